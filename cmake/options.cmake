@@ -1,0 +1,31 @@
+# Compile options of every target of the project: calla_options is linked by each.
+add_library(calla_options INTERFACE)
+target_include_directories(calla_options INTERFACE ${PROJECT_SOURCE_DIR}/src)
+target_compile_options(calla_options INTERFACE
+  -Wall -Wextra -Wpedantic -Werror -Wshadow -Wconversion -Wno-sign-conversion
+  -Wold-style-cast -Woverloaded-virtual -Wnon-virtual-dtor -Wcast-align -Wundef)
+# The arithmetic is float32 on purpose; a silent step to double would hide a slow path.
+target_compile_options(calla_options INTERFACE -Wdouble-promotion)
+# A fused multiply-add rounds once where the formula rounds twice: results must not depend on the compiler's choice.
+target_compile_options(calla_options INTERFACE -ffp-contract=off)
+
+if(CALLA_SANITIZE)
+  target_compile_options(calla_options INTERFACE
+    -fsanitize=${CALLA_SANITIZE} -fno-sanitize-recover=all -fno-omit-frame-pointer -g)
+  target_link_options(calla_options INTERFACE -fsanitize=${CALLA_SANITIZE})
+endif()
+if(CALLA_FUZZ)
+  target_compile_options(calla_options INTERFACE -fsanitize=fuzzer-no-link)
+endif()
+
+# A room of the house: a static library of all sources of its folder, linked with the rooms below it.
+function(calla_room name)
+  file(GLOB sources CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/${name}/*.cpp)
+  if(NOT sources)
+    add_library(calla_${name} INTERFACE)
+    target_link_libraries(calla_${name} INTERFACE calla_options ${ARGN})
+    return()
+  endif()
+  add_library(calla_${name} STATIC ${sources})
+  target_link_libraries(calla_${name} PUBLIC calla_options ${ARGN})
+endfunction()

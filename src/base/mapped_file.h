@@ -1,0 +1,27 @@
+// A file in the address space, read-only.
+#pragma once
+#include <cstddef>
+#include <filesystem>
+#include <span>
+
+namespace calla {
+
+/// Maps a whole file; the mapping ends with the object. An empty file gives an empty span. Throws Error when the file
+/// cannot be opened or mapped.
+class MappedFile {
+ public:
+  explicit MappedFile(const std::filesystem::path& path);
+  ~MappedFile();
+  MappedFile(MappedFile&& other) noexcept;
+  MappedFile& operator=(MappedFile&& other) noexcept;
+  MappedFile(const MappedFile&) = delete;
+  MappedFile& operator=(const MappedFile&) = delete;
+
+  std::span<const std::byte> bytes() const { return {data_, size_}; }
+
+ private:
+  const std::byte* data_ = nullptr;
+  std::size_t size_ = 0;
+};
+
+}  // namespace calla
