@@ -1,0 +1,87 @@
+// calla info: what the checkpoint is, what the machine has, and whether they fit together.
+#include <fstream>
+#include <memory>
+#include <string>
+#include <thread>
+
+#include <CLI/CLI.hpp>
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include "checkpoint/loader.h"
+#include "cli/commands.h"
+#include "cli/open.h"
+#include "cli/terminal.h"
+
+namespace calla::cli {
+namespace {
+
+std::string processor_name() {
+#ifdef __APPLE__
+  return "Apple silicon";
+#else
+  std::ifstream cpuinfo("/proc/cpuinfo");
+  for (std::string line; std::getline(cpuinfo, line);) {
+    if (line.starts_with("model name")) return line.substr(line.find(':') + 2);
+  }
+  return "unknown processor";
+#endif
+}
+
+void print_row(std::string_view name, const std::string& value) {
+  put(STDOUT_FILENO, fmt::format("  {:<12} {}\n", name, value));
+}
+
+void print_head(std::string_view title) {
+  const Style style(STDOUT_FILENO);
+  put(STDOUT_FILENO, fmt::format("{}{}{}\n", style.bold, title, style.reset));
+}
+
+void info(const ModelFlags& flags) {
+  const std::filesystem::path directory = model_directory(flags);
+  const ModelConfig config = read_config(directory);
+  const auto store = TensorStore::open(directory);
+  const Weights weights = bind_weights(store, config.shape);
+  const Tokenizer tokenizer = Tokenizer::load(directory);
+  const Shape& shape = config.shape;
+
+  print_head("Checkpoint");
+  print_row("model", std::string(name(shape)));
+  print_row("directory", directory.string());
+  print_row("weights", fmt::format("{} in {} tensors, affine 4-bit in groups of 64", format_bytes(weights.bytes),
+                                   store->entries().size()));
+  print_row("layers", fmt::format("{} Gated DeltaNet, {} attention; {} experts, {} a token", shape.delta_layers(),
+                                  shape.attention_layers(), shape.experts, Shape::experts_per_token));
+  print_row("drafting", weights.mtp ? "has a multi-token-prediction layer" : "no multi-token-prediction layer");
+  print_row("vocabulary", fmt::format("{} tokens ({} rows)", tokenizer.size(), shape.vocabulary));
+  print_row("context", fmt::format("up to {} tokens", config.context));
+
+  const std::optional<std::uint64_t> available = available_memory();
+  print_head("Machine");
+  print_row("processor", fmt::format("{}, {} threads", processor_name(), std::thread::hardware_concurrency()));
+  print_row("memory", available ? format_bytes(*available) + " available" : "unknown");
+  print_row("runs on", "CPU (reference, float32)");
+
+  const MemoryPlan plan = plan_memory(flags, config, weights.bytes, available);
+  print_head("Memory plan");
+  print_row("weights", format_bytes(plan.weights));
+  print_row("KV cache", fmt::format("{} for {} slot{} of {} tokens", format_bytes(plan.kv_cache), plan.slots,
+                                    plan.slots == 1 ? "" : "s", plan.context));
+  print_row("state", format_bytes(plan.states));
+  print_row("workspace", format_bytes(plan.workspace));
+  const bool fits = !available || plan.total() <= *available;
+  print_row("in all", fmt::format("{}: {}", format_bytes(plan.total()),
+                                  fits ? "fits" : "does not fit; close other programs or choose a smaller --context"));
+}
+
+}  // namespace
+
+void add_info(CLI::App& program) {
+  auto flags = std::make_shared<ModelFlags>();
+  CLI::App& command = *program.add_subcommand("info", "Describe the checkpoint, the machine and the memory plan");
+  add_model_flag(command, *flags);
+  add_context_flag(command, *flags);
+  command.callback([flags] { info(*flags); });
+}
+
+}  // namespace calla::cli

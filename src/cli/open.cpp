@@ -1,0 +1,130 @@
+#include "cli/open.h"
+
+#include <algorithm>
+#include <cstdlib>
+
+#include <CLI/CLI.hpp>
+#include <fmt/format.h>
+
+#include "base/error.h"
+#include "checkpoint/directory.h"
+#include "checkpoint/loader.h"
+#include "cli/terminal.h"
+#include "reference/backend.h"
+
+namespace calla::cli {
+namespace {
+
+/// The tokenizer must be the one the checkpoint was trained with: its ids fit the embedding, and the ids at which the model
+/// ends its turn are control tokens.
+void check_tokenizer(const Tokenizer& tokenizer, const ModelConfig& config, const std::filesystem::path& directory) {
+  const std::string file = (directory / "tokenizer.json").string();
+  constexpr std::string_view advice = "take the tokenizer.json that belongs to the checkpoint";
+  if (tokenizer.size() > config.shape.vocabulary) {
+    throw Error(file, fmt::format("has {} tokens, and the model {}", tokenizer.size(), config.shape.vocabulary), advice);
+  }
+  for (const Token token : config.end_tokens) {
+    if (!tokenizer.is_control(token)) {
+      throw Error(file, fmt::format("has {} tokens, and {}, which ends the model's turn, is not a control token of it",
+                                    tokenizer.size(), token),
+                  advice);
+    }
+  }
+}
+
+SamplingChoice recommended(const GenerationConfig& config) {
+  SamplingChoice choice;
+  // do_sample false is the makers' way to say: always the most probable token.
+  choice.temperature = config.do_sample.value_or(true) ? config.temperature : 0.0F;
+  choice.top_k = config.top_k;
+  choice.top_p = config.top_p;
+  choice.min_p = config.min_p;
+  choice.repetition_penalty = config.repetition_penalty;
+  choice.presence_penalty = config.presence_penalty;
+  choice.frequency_penalty = config.frequency_penalty;
+  return choice;
+}
+
+std::vector<Token> end_tokens(const ModelConfig& config, const GenerationConfig& generation) {
+  std::vector<Token> tokens = config.end_tokens;
+  tokens.insert(tokens.end(), generation.end_tokens.begin(), generation.end_tokens.end());
+  std::sort(tokens.begin(), tokens.end());
+  tokens.erase(std::unique(tokens.begin(), tokens.end()), tokens.end());
+  return tokens;
+}
+
+std::unique_ptr<Backend> load_backend(const ModelFlags& flags, const ModelConfig& config,
+                                      const std::filesystem::path& directory) {
+  const auto store = TensorStore::open(directory);
+  Weights weights = bind_weights(store, config.shape);
+  const std::optional<std::uint64_t> available = available_memory();
+  const MemoryPlan plan = plan_memory(flags, config, weights.bytes, available);
+  if (available) require_fit(plan, *available);
+
+  ProgressBar bar(fmt::format("Loading {}", name(config.shape)));
+  prefetch(*store, [&](std::uint64_t done, std::uint64_t total) {
+    bar.draw(done, total, fmt::format("{} of {}", format_bytes(done), format_bytes(total)));
+  });
+  return reference::make_backend(config.shape, std::move(weights), plan.slots, plan.context);
+}
+
+}  // namespace
+
+void add_model_flag(CLI::App& command, ModelFlags& flags) {
+  command.add_option("-m,--model", flags.model,
+                     "Directory of the checkpoint (default: $CALLA_MODEL, else the demonstration model)")
+      ->type_name("DIR");
+}
+
+void add_context_flag(CLI::App& command, ModelFlags& flags) {
+  command
+      .add_option("--context", flags.context, "Tokens a conversation may have (default: as many as the model and the memory allow)")
+      ->type_name("N")
+      ->check(CLI::PositiveNumber);
+}
+
+std::filesystem::path model_directory(const ModelFlags& flags) {
+  std::filesystem::path directory = flags.model;
+  if (directory.empty()) {
+    const char* from_environment = std::getenv("CALLA_MODEL");  // NOLINT(concurrency-mt-unsafe)
+    directory = from_environment != nullptr && *from_environment != '\0' ? from_environment : CALLA_DEMO_MODEL;
+  }
+  check_model_directory(directory);
+  return directory;
+}
+
+MemoryPlan plan_memory(const ModelFlags& flags, const ModelConfig& config, std::uint64_t weight_bytes,
+                       std::optional<std::uint64_t> available) {
+  const auto plan = [&](int context) { return reference::plan(config.shape, weight_bytes, flags.slots, context); };
+  if (flags.context) {
+    if (*flags.context > config.context) {
+      throw Error("--context", fmt::format("is {}, and the model knows {} positions", *flags.context, config.context));
+    }
+    return plan(*flags.context);
+  }
+  // Halve until it fits; what does not fit even so is refused by require_fit with its numbers.
+  constexpr int least = 4096;
+  int context = config.context;
+  while (available && plan(context).total() > *available && context / 2 >= least) context /= 2;
+  return plan(context);
+}
+
+std::unique_ptr<Model> open_model(const ModelFlags& flags) {
+  const std::filesystem::path directory = model_directory(flags);
+  const ModelConfig config = read_config(directory);
+  const GenerationConfig generation = read_generation_config(directory);
+  Tokenizer tokenizer = Tokenizer::load(directory);
+  check_tokenizer(tokenizer, config, directory);
+  std::unique_ptr<Backend> backend = load_backend(flags, config, directory);
+  return std::make_unique<Model>(config, std::move(tokenizer), std::move(backend), recommended(generation),
+                                 end_tokens(config, generation));
+}
+
+Model::Model(ModelConfig model_config, Tokenizer model_tokenizer, std::unique_ptr<Backend> backend,
+             const SamplingChoice& defaults, std::vector<Token> end_tokens)
+    : config(std::move(model_config)),
+      tokenizer(std::move(model_tokenizer)),
+      engine(std::move(backend)),
+      chat(engine, tokenizer, defaults, std::move(end_tokens)) {}
+
+}  // namespace calla::cli

@@ -1,0 +1,215 @@
+#include "engine/scheduler.h"
+
+#include <algorithm>
+#include <cassert>
+#include <exception>
+#include <utility>
+
+namespace calla {
+
+namespace {
+// Steps submitted and not collected: one more than the one whose tokens are being handled, so that the device never waits.
+constexpr std::size_t depth = 2;
+}  // namespace
+
+Engine::Scheduler::Scheduler(std::unique_ptr<Backend> backend) : backend_(std::move(backend)) {
+  for (int slot = backend_->memory().slots - 1; slot >= 0; --slot) free_slots_.push_back(slot);
+  thread_ = std::thread([this] { run(); });
+}
+
+Engine::Scheduler::~Scheduler() {
+  {
+    const std::lock_guard lock(mutex_);
+    closing_ = true;
+  }
+  changed_.notify_one();
+  thread_.join();
+}
+
+std::shared_ptr<EventStream> Engine::Scheduler::enqueue(GenerationRequest request) {
+  auto job = std::make_unique<Job>();
+  const int room = backend_->memory().context - static_cast<int>(request.prompt.size());
+  job->limit = std::min(request.max_tokens.value_or(room), room);
+  job->thinking = request.budget.has_value();
+  job->request = std::move(request);
+  job->stream = std::make_shared<EventStream>();
+  job->queued_at = Clock::now();
+  std::shared_ptr<EventStream> stream = job->stream;
+  {
+    const std::lock_guard lock(mutex_);
+    waiting_.push_back(std::move(job));
+  }
+  changed_.notify_one();
+  return stream;
+}
+
+void Engine::Scheduler::wake() {
+  {
+    const std::lock_guard lock(mutex_);
+    woken_ = true;
+  }
+  changed_.notify_one();
+}
+
+void Engine::Scheduler::run() {
+  while (admit()) {
+    try {
+      begin_admitted();
+      drop_cancelled();
+      prefill_one_chunk();
+      close_thinking();
+      const bool submitted = submit_step();
+      if (steps_.size() == depth || (!steps_.empty() && !submitted)) collect_step();
+      release_finished();
+    } catch (const std::exception& fault) {
+      fail_all(fault.what());
+    }
+  }
+  for (const auto& job : running_) finish(*job, GenerationEnd::cancelled);
+  for (const auto& job : waiting_) finish(*job, GenerationEnd::cancelled);
+}
+
+bool Engine::Scheduler::admit() {
+  std::vector<std::unique_ptr<Job>> gone;
+  {
+    std::unique_lock lock(mutex_);
+    changed_.wait(lock, [&] { return closing_ || woken_ || !running_.empty() || !waiting_.empty(); });
+    if (closing_) return false;
+    woken_ = false;
+    for (auto& job : waiting_) {
+      if (job->stream->cancelled()) {
+        gone.push_back(std::move(job));
+      } else if (!free_slots_.empty()) {
+        job->slot = free_slots_.back();
+        free_slots_.pop_back();
+        running_.push_back(std::move(job));
+      }
+    }
+    std::erase(waiting_, nullptr);
+  }
+  for (const auto& job : gone) finish(*job, GenerationEnd::cancelled);
+  return true;
+}
+
+void Engine::Scheduler::begin_admitted() {
+  for (const auto& job : running_) {
+    if (job->started_at != Clock::time_point{}) continue;
+    job->started_at = Clock::now();
+    backend_->reset(job->slot);
+    backend_->set_sampling(job->slot, job->request.sampling, job->request.prompt);
+  }
+}
+
+void Engine::Scheduler::drop_cancelled() {
+  const bool any = std::any_of(running_.begin(), running_.end(), [](const auto& job) { return job->stream->cancelled(); });
+  if (!any) return;
+  // Steps under way may hold the slot: let them come to rest first.
+  while (!steps_.empty()) collect_step();
+  release_finished();
+}
+
+void Engine::Scheduler::prefill_one_chunk() {
+  for (std::size_t i = 0; i < running_.size(); ++i) {
+    const std::size_t turn = (next_prefill_ + i) % running_.size();
+    Job& job = *running_[turn];
+    const std::span<const Token> prompt = job.request.prompt;
+    if (job.read == prompt.size()) continue;
+    const std::size_t count = std::min(prompt.size() - job.read, static_cast<std::size_t>(backend_->prefill_chunk()));
+    const bool last = job.read + count == prompt.size();
+    backend_->prefill(job.slot, prompt.subspan(job.read, count), last);
+    job.read += count;
+    job.stream->push(PromptProgress{static_cast<int>(job.read), static_cast<int>(prompt.size())});
+    if (last) job.prefilled_at = Clock::now();
+    next_prefill_ = turn + 1;
+    return;
+  }
+}
+
+bool Engine::Scheduler::may_step(const Job& job) const {
+  if (job.read < job.request.prompt.size() || job.end_token || job.submitted == job.limit) return false;
+  // Whether the reasoning has ended by itself is known only when all its tokens are here.
+  return !(job.thinking && job.submitted >= job.request.budget->tokens);
+}
+
+void Engine::Scheduler::close_thinking() {
+  for (const auto& job : running_) {
+    const bool due = job->thinking && !job->end_token && job->read == job->request.prompt.size() && job->in_flight == 0 &&
+                     job->submitted >= job->request.budget->tokens && job->submitted < job->limit;
+    if (!due) continue;
+    const std::vector<Token>& closing = job->request.budget->closing;
+    const auto count = std::min(static_cast<int>(closing.size()), job->limit - job->submitted);
+    const auto appended = std::span(closing).first(static_cast<std::size_t>(count));
+    backend_->prefill(job->slot, appended, true);
+    for (const Token token : appended) job->stream->push(GeneratedToken{.token = token, .forced = true, .logprob = 0, .top_logprobs = {}});
+    job->submitted += count;
+    job->thinking = false;
+  }
+}
+
+bool Engine::Scheduler::submit_step() {
+  std::vector<int> slots;
+  for (const auto& job : running_) {
+    if (!may_step(*job)) continue;
+    slots.push_back(job->slot);
+    ++job->submitted;
+    ++job->in_flight;
+  }
+  if (slots.empty()) return false;
+  backend_->submit(slots);
+  steps_.push_back(std::move(slots));
+  return true;
+}
+
+void Engine::Scheduler::collect_step() {
+  const std::vector<SampledToken> tokens = backend_->collect();
+  const auto job_of = [&](int slot) -> Job& {
+    return **std::find_if(running_.begin(), running_.end(), [&](const auto& job) { return job->slot == slot; });
+  };
+  for (const int slot : steps_.front()) --job_of(slot).in_flight;
+  steps_.pop_front();
+  for (const SampledToken& sampled : tokens) {
+    Job& job = job_of(sampled.slot);
+    if (sampled.end) {
+      job.end_token = sampled.token;
+      continue;
+    }
+    if (job.thinking && sampled.token == job.request.budget->end) job.thinking = false;
+    job.stream->push(GeneratedToken{sampled.token, false, sampled.logprob, sampled.top_logprobs});
+  }
+}
+
+void Engine::Scheduler::release_finished() {
+  for (auto& job : running_) {
+    if (job->in_flight > 0) continue;
+    const bool cancelled = job->stream->cancelled();
+    if (!cancelled && !job->end_token && job->submitted < job->limit) continue;
+    free_slots_.push_back(job->slot);
+    finish(*job, job->end_token ? GenerationEnd::stop : cancelled ? GenerationEnd::cancelled : GenerationEnd::length);
+    job.reset();
+  }
+  std::erase(running_, nullptr);
+}
+
+void Engine::Scheduler::finish(Job& job, GenerationEnd end, const std::string& error) {
+  const Clock::time_point now = Clock::now();
+  const Clock::time_point started = job.started_at == Clock::time_point{} ? now : job.started_at;
+  const Clock::time_point prefilled = job.prefilled_at == Clock::time_point{} ? now : job.prefilled_at;
+  job.stream->push(GenerationFinished{.end = end,
+                                      .error = error,
+                                      .end_token = job.end_token,
+                                      .queued = started - job.queued_at,
+                                      .prefill = prefilled - started,
+                                      .decode = now - prefilled});
+}
+
+void Engine::Scheduler::fail_all(const std::string& error) {
+  for (const auto& job : running_) {
+    free_slots_.push_back(job->slot);
+    finish(*job, GenerationEnd::failed, error);
+  }
+  running_.clear();
+  backend_->abandon();
+  steps_.clear();
+}
+
+}  // namespace calla

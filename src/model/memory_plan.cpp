@@ -1,0 +1,66 @@
+#include "model/memory_plan.h"
+
+#include <array>
+#include <fstream>
+#include <string>
+#include <string_view>
+
+#include <fmt/format.h>
+
+#include "base/error.h"
+
+#ifdef __APPLE__
+#include <mach/mach.h>
+#endif
+
+namespace calla {
+
+std::string format_bytes(std::uint64_t bytes) {
+  constexpr std::array<std::string_view, 5> units{"B", "kB", "MB", "GB", "TB"};
+  if (bytes < 1000) return fmt::format("{} B", bytes);
+  double value = static_cast<double>(bytes);
+  std::size_t unit = 0;
+  // 999.5 would be printed as "1000".
+  while (value >= 999.5 && unit + 1 < units.size()) {
+    value /= 1000;
+    ++unit;
+  }
+  return fmt::format("{:.{}f} {}", value, value < 9.995 ? 2 : value < 99.95 ? 1 : 0, units[unit]);
+}
+
+#ifdef __APPLE__
+std::optional<std::uint64_t> available_memory() {
+  vm_statistics64_data_t statistics{};
+  mach_msg_type_number_t count = HOST_VM_INFO64_COUNT;
+  if (host_statistics64(mach_host_self(), HOST_VM_INFO64, reinterpret_cast<host_info64_t>(&statistics), &count) !=
+      KERN_SUCCESS) {
+    return std::nullopt;
+  }
+  const std::uint64_t pages = std::uint64_t{statistics.free_count} + statistics.inactive_count + statistics.purgeable_count;
+  return pages * vm_kernel_page_size;
+}
+#else
+std::optional<std::uint64_t> available_memory() {
+  std::ifstream meminfo("/proc/meminfo");
+  std::string key;
+  std::uint64_t kibibytes = 0;
+  std::string unit;
+  while (meminfo >> key >> kibibytes) {
+    std::getline(meminfo, unit);
+    if (key == "MemAvailable:") return kibibytes * 1024;
+  }
+  return std::nullopt;
+}
+#endif
+
+void require_fit(const MemoryPlan& plan, std::uint64_t available) {
+  if (plan.total() <= available) return;
+  throw Error("memory",
+              fmt::format("the model needs {} ({} weights, {} KV cache for {} x {} tokens, {} state, {} workspace) and {} "
+                          "are available",
+                          format_bytes(plan.total()), format_bytes(plan.weights), format_bytes(plan.kv_cache), plan.slots,
+                          plan.context, format_bytes(plan.states), format_bytes(plan.workspace), format_bytes(available)),
+              "close other programs, or choose a smaller --context");
+}
+
+}  // namespace calla

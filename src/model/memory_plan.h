@@ -1,0 +1,30 @@
+// What a backend is going to allocate, known before it allocates.
+#pragma once
+#include <cstdint>
+#include <optional>
+#include <string>
+
+namespace calla {
+
+/// Bytes, by purpose. KV is counted for the whole context, although it is committed as a conversation grows.
+struct MemoryPlan {
+  int slots = 0;
+  int context = 0;  // positions a slot
+  std::uint64_t weights = 0;
+  std::uint64_t kv_cache = 0;
+  std::uint64_t states = 0;     // recurrent states and convolution windows
+  std::uint64_t workspace = 0;  // activations of the largest prefill chunk, logits
+
+  std::uint64_t total() const { return weights + kv_cache + states + workspace; }
+};
+
+/// "1.25 GB": three digits, decimal units, as disks and checkpoints are measured.
+std::string format_bytes(std::uint64_t bytes);
+
+/// Memory that processes can still get on this machine, in bytes; nothing where the system does not say.
+std::optional<std::uint64_t> available_memory();
+
+/// Throws Error with the plan's numbers when it exceeds `available`.
+void require_fit(const MemoryPlan& plan, std::uint64_t available);
+
+}  // namespace calla
