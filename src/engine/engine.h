@@ -19,7 +19,7 @@ namespace calla {
 struct ThinkingBudget {
   int tokens = 0;
   Token end = 0;                // </think>
-  std::vector<Token> closing;   // what is appended, `end` included
+  std::vector<Token> closing = {};   // what is appended, `end` included
 };
 
 struct GenerationRequest {
@@ -39,7 +39,7 @@ struct GeneratedToken {
   Token token = 0;
   bool forced = false;  // appended by the engine, not drawn
   float logprob = 0;
-  std::vector<TokenLogprob> top_logprobs;
+  std::vector<TokenLogprob> top_logprobs = {};
 };
 
 enum class GenerationEnd {
@@ -53,8 +53,8 @@ using Seconds = std::chrono::duration<double>;
 
 struct GenerationFinished {
   GenerationEnd end = GenerationEnd::stop;
-  std::string error;
-  std::optional<Token> end_token;  // of GenerationEnd::stop
+  std::string error = {};
+  std::optional<Token> end_token = {};  // of GenerationEnd::stop
   Seconds queued{};   // from start() to the first work
   Seconds prefill{};  // to the end of the prompt
   Seconds decode{};   // from there to the last token

@@ -140,7 +140,7 @@ void Engine::Scheduler::close_thinking() {
     const auto count = std::min(static_cast<int>(closing.size()), job->limit - job->submitted);
     const auto appended = std::span(closing).first(static_cast<std::size_t>(count));
     backend_->prefill(job->slot, appended, true);
-    for (const Token token : appended) job->stream->push(GeneratedToken{.token = token, .forced = true, .logprob = 0, .top_logprobs = {}});
+    for (const Token token : appended) job->stream->push(GeneratedToken{.token = token, .forced = true});
     job->submitted += count;
     job->thinking = false;
   }

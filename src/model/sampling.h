@@ -22,11 +22,11 @@ struct SamplingParams {
                                     // the prompt or the output has
   float presence_penalty = 0.0F;    // subtracted for a token that the output has
   float frequency_penalty = 0.0F;   // subtracted for each time the output has it
-  std::vector<std::pair<Token, float>> logit_bias;  // added; an infinite bias forbids
+  std::vector<std::pair<Token, float>> logit_bias = {};  // added; an infinite bias forbids
   std::uint64_t seed = 0;
 
   int vocabulary = std::numeric_limits<int>::max();  // ids from here on are never drawn: rows without a token
-  std::vector<Token> end_tokens;  // drawing one ends the sequence: it is reported and not appended
+  std::vector<Token> end_tokens = {};  // drawing one ends the sequence: it is reported and not appended
   int top_logprobs = -1;          // alternatives to report with each token; 0: only its own logprob; -1: none
 };
 
@@ -41,7 +41,7 @@ struct SampledToken {
   Token token = 0;
   bool end = false;                       // one of end_tokens: the slot holds still from here on
   float logprob = 0;                      // where top_logprobs >= 0
-  std::vector<TokenLogprob> top_logprobs;  // most probable first
+  std::vector<TokenLogprob> top_logprobs = {};  // most probable first
 };
 
 }  // namespace calla
