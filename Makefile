@@ -1,0 +1,45 @@
+# What a newcomer needs: `make demo` and `make test`. Both install what is missing, build, and end by themselves.
+# NO_INSTALL=1 leaves the system alone.
+
+JOBS ?= $(shell nproc 2>/dev/null || sysctl -n hw.ncpu)
+
+# Golden data of the real model, where it lies beside the project; without it the tests that need it are skipped.
+ifneq ($(wildcard ../shared/goldens),)
+export CALLA_GOLDENS ?= $(abspath ../shared/goldens)
+export CALLA_QWEN ?= $(abspath ../shared/models)
+endif
+
+.PHONY: demo test build install format lint clean
+.DEFAULT_GOAL := demo
+
+demo: build/release/build.ninja
+	@echo "== Building calla"
+	@cmake --build build/release --target calla -j $(JOBS)
+	@echo '== calla run "What is the capital of Thailand?"'
+	@build/release/calla run "What is the capital of Thailand?"
+
+test: build
+	@echo "== Running the tests"
+	@ctest --test-dir build/release --output-on-failure -j $(JOBS)
+
+build: build/release/build.ninja
+	@echo "== Building everything"
+	@cmake --build build/release -j $(JOBS)
+
+build/release/build.ninja: CMakeLists.txt CMakePresets.json cmake/*.cmake | install
+	@echo "== Configuring"
+	@cmake --preset release
+
+install:
+	@tools/install_dependencies.sh
+
+SOURCES = $(shell git ls-files 'src/*.cpp' 'src/*.h' 'tests/*.cpp' 'tests/*.h' 'bench/*.cpp' 'fuzz/*.cpp')
+
+format:
+	@clang-format -i $(SOURCES)
+
+lint: build/release/build.ninja
+	@tools/lint.sh
+
+clean:
+	@rm -rf build

@@ -1,0 +1,22 @@
+#!/usr/bin/env bash
+# Checks the form of the sources: clang-format, clang-tidy, and that no room includes one above it.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+mapfile -t sources < <(git ls-files 'src/*.cpp' 'src/*.h' 'tests/*.cpp' 'tests/*.h' 'bench/*.cpp' 'fuzz/*.cpp')
+echo "== clang-format: ${#sources[@]} files"
+clang-format --dry-run --Werror "${sources[@]}"
+
+echo "== Rooms: nothing includes upward"
+rooms=(base model text checkpoint reference engine chat cli)
+for i in "${!rooms[@]}"; do
+  for above in "${rooms[@]:i+1}"; do
+    if grep -rn "#include \"$above/" "src/${rooms[i]}"; then
+      echo "src/${rooms[i]} includes $above, which stands above it" >&2
+      exit 1
+    fi
+  done
+done
+
+echo "== clang-tidy"
+git ls-files 'src/*.cpp' | xargs -P "$(nproc)" -n 1 clang-tidy -p build/release --quiet 2>/dev/null
