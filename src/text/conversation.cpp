@@ -27,7 +27,7 @@ std::optional<std::string> string_member(const Json& object, const char* name) {
 }
 
 /// A sender's word for an error message, which must stay one short line.
-std::string quoted(const Json& word) {
+std::string quoted(const std::string& word) {
   constexpr std::size_t longest = 40;
   const std::string text = python_json(word);
   return text.size() <= longest ? text : mend_utf8(text.substr(0, longest)) + "...";
@@ -51,7 +51,7 @@ Role role_from_json(const Json& message, const std::string& where) {
   const auto found =
       std::find_if(names.begin(), names.end(), [&](const auto& entry) { return entry.first == name; });
   if (found == names.end()) {
-    throw RequestError(where, "unknown role " + quoted(*role),
+    throw RequestError(where, "unknown role " + quoted(name),
                        "use system, developer, user, assistant or tool");
   }
   return found->second;
@@ -91,9 +91,10 @@ std::string text_of_part(const Json& part, const std::string& where) {
   if (is_text) return {};  // a text of null
   const Json* type = member(part, "type");
   if (type == nullptr) throw RequestError(where, "has neither a type nor a text");
-  if (type->is_string() && type->get<std::string>().ends_with("text"))
-    throw RequestError(where + ".text", "is missing");
-  refuse_part(where, quoted(*type));
+  if (!type->is_string()) throw RequestError(where + ".type", "must be a string");
+  const auto& name = type->get_ref<const std::string&>();
+  if (name.ends_with("text")) throw RequestError(where + ".text", "is missing");
+  refuse_part(where, quoted(name));
 }
 
 /// Results are often sent as the tool returned them: a list is then data, unless its elements look like

@@ -77,7 +77,9 @@ TEST(Prompt, EveryCaseOfTheFile) {
 TEST(Prompt, EqualsTheTemplateOfTheRealModel) {
   const auto goldens = test::goldens();
   CALLA_REQUIRE(goldens, "CALLA_GOLDENS");
-  for (const Json& example : read_json_file(*goldens / "qwen3.6/chat.json")) {
+  const Json file = read_json_file(*goldens / "qwen3.6/chat.json");
+  ASSERT_FALSE(file.empty());
+  for (const Json& example : file) {
     SCOPED_TRACE(example["name"].get<std::string>());
     Json request = {{"messages", example["messages"]}};
     const Json& kwargs = example["kwargs"];
@@ -103,7 +105,9 @@ TEST(Prompt, EqualsTheTemplateOfTheRealModel) {
 TEST(Prompt, EqualsTheTemplateOfTheDemoModel) {
   const auto goldens = test::goldens();
   CALLA_REQUIRE(goldens, "CALLA_GOLDENS");
-  for (const Json& example : read_json_file(*goldens / "demo/golden.json")["generate"]) {
+  const Json file = read_json_file(*goldens / "demo/golden.json");
+  ASSERT_FALSE(file["generate"].empty());
+  for (const Json& example : file["generate"]) {
     const Json request = {{"messages", example["messages"]}, {"tools", example["tools"]}};
     const Prompt prompt = written(request, {{"enable_thinking", example["enable_thinking"]}});
     EXPECT_EQ(prompt.text, example["prompt"]);
