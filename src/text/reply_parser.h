@@ -1,4 +1,5 @@
-// What the model writes, taken apart as it arrives: reasoning, content, and tool calls in the model's XML form.
+// What the model writes, taken apart as it arrives: reasoning, content, and tool calls in the model's XML
+// form.
 #pragma once
 #include <memory>
 #include <optional>
@@ -35,8 +36,8 @@ struct ToolCallEnd {
   int index = 0;
   bool operator==(const ToolCallEnd&) const = default;
 };
-/// The reply ended inside the call: it must not be executed. `text` is what the model wrote of it, which an answer that is
-/// not streamed shows as content.
+/// The reply ended inside the call: it must not be executed. `text` is what the model wrote of it, which an
+/// answer that is not streamed shows as content.
 struct ToolCallCut {
   int index = 0;
   std::string text;
@@ -48,8 +49,8 @@ using ReplyEvent =
 /// How the model's turn ended: by its own end token, or by a limit.
 enum class ReplyEnd { stop, length };
 
-/// A state machine over bytes: the events, joined, do not depend on how the reply was cut into pieces. No input is an
-/// error; what is not a call is content. Work is linear in the reply.
+/// A state machine over bytes: the events, joined, do not depend on how the reply was cut into pieces. No
+/// input is an error; what is not a call is content. Work is linear in the reply.
 class ReplyParser {
  public:
   /// `starts_in_reasoning`: the prompt left a <think> block open. Without tools nothing is read as a call.
@@ -60,8 +61,9 @@ class ReplyParser {
   ReplyParser(const ReplyParser&) = delete;
   ReplyParser& operator=(const ReplyParser&) = delete;
 
-  /// Takes the next bytes (whole code points or not) and appends what is certain to `events`. `control_token`: the bytes
-  /// are the text of one control token; a stray </think> in the answer is dropped if it came as one and kept as text.
+  /// Takes the next bytes (whole code points or not) and appends what is certain to `events`.
+  /// `control_token`: the bytes are the text of one control token; a stray </think> in the answer is dropped
+  /// if it came as one and kept as text.
   void feed(std::string_view bytes, std::vector<ReplyEvent>& events, bool control_token = false);
   /// Ends the reply and appends the rest. Nothing may be fed afterwards.
   void finish(ReplyEnd end, std::vector<ReplyEvent>& events);
@@ -83,13 +85,18 @@ struct Reply {
 class ReplyCollector {
  public:
   void add(const ReplyEvent& event);
-  /// The reply so far, a cut call as content.
+  /// The reply so far: calls that have ended, and the text of a cut one as content, on a line of its own.
   Reply reply() const;
 
  private:
+  struct Call {
+    std::string name;
+    std::string arguments;  // JSON text
+    bool ended = false;
+  };
   std::string reasoning_;
   std::string content_;
-  std::vector<std::pair<std::string, std::string>> calls_;  // name, JSON text of the arguments
+  std::vector<Call> calls_;  // by index
 };
 
 }  // namespace calla

@@ -13,8 +13,9 @@ namespace calla {
 class ToolSet {
  public:
   ToolSet() = default;
-  /// Reads the names and parameter schemas of tools as they are sent ({"type": "function", "function": {...}} or the inner
-  /// object alone). A schema that cannot be understood counts as no schema; this never throws for one.
+  /// Reads the names and parameter schemas of tools as they are sent ({"type": "function", "function": {...}}
+  /// or the inner object alone). A schema that cannot be understood counts as no schema; this never throws
+  /// for one.
   explicit ToolSet(std::span<const Json> tools);
 
   bool empty() const { return schemas_.empty(); }
@@ -22,8 +23,8 @@ class ToolSet {
 
   /// Whether the parameter can only be a plain string: its text may then be streamed before it is complete.
   bool is_plain_string(std::string_view tool, std::string_view parameter) const;
-  /// The JSON text of a parameter's value: converted when it fits the declared type (the union of type, type list,
-  /// anyOf/oneOf/allOf, $ref and enum), else the raw text as a JSON string. Never throws for any input.
+  /// The JSON text of a parameter's value: converted when it fits the declared type (the union of type, type
+  /// list, anyOf/oneOf/allOf, $ref and enum), else the raw text as a JSON string. Never throws for any input.
   std::string convert(std::string_view tool, std::string_view parameter, std::string_view value) const;
 
  private:
@@ -32,5 +33,8 @@ class ToolSet {
 
 /// `text` as a JSON string literal with its quotes, ill-formed UTF-8 replaced by U+FFFD.
 std::string json_string(std::string_view text);
+/// `text`, which is well-formed UTF-8, as it stands between the quotes of a JSON string: texts may be escaped
+/// piece by piece.
+std::string json_escaped(std::string_view text);
 
 }  // namespace calla
