@@ -49,7 +49,7 @@ void info(const ModelFlags& flags) {
   print_row("model", std::string(name(shape)));
   print_row("directory", directory.string());
   print_row("weights", fmt::format("{} in {} tensors, affine 4-bit in groups of 64", format_bytes(weights.bytes),
-                                   store->entries().size()));
+                                   store->tensors().size()));
   print_row("layers", fmt::format("{} Gated DeltaNet, {} attention; {} experts, {} a token", shape.delta_layers(),
                                   shape.attention_layers(), shape.experts, Shape::experts_per_token));
   print_row("drafting", weights.mtp ? "has a multi-token-prediction layer" : "no multi-token-prediction layer");

@@ -20,10 +20,10 @@ struct ToolCall {
 
 struct Message {
   Role role = Role::user;
-  std::string content;                   // UTF-8; parts are joined, null is empty
-  std::optional<std::string> reasoning;  // of an assistant message, when the sender keeps it apart
-  std::vector<ToolCall> tool_calls;      // of an assistant message
-  std::string tool_call_id;              // of a tool message
+  std::string content = {};                   // UTF-8; parts are joined, null is empty
+  std::optional<std::string> reasoning = {};  // of an assistant message, when the sender keeps it apart
+  std::vector<ToolCall> tool_calls = {};      // of an assistant message
+  std::string tool_call_id = {};              // of a tool message
 };
 
 struct Conversation {
