@@ -12,14 +12,14 @@
 namespace calla {
 
 struct ModelConfig {
-  Shape shape{};                     // equal to one of the shapes of model/shape.h
-  int context = 0;                   // max_position_embeddings
-  std::vector<Token> end_tokens;     // eos_token_id, of the top level when given there, else of text_config
+  Shape shape{};                  // equal to one of the shapes of model/shape.h
+  int context = 0;                // max_position_embeddings
+  std::vector<Token> end_tokens;  // eos_token_id, of the top level when given there, else of text_config
 };
 
-/// Reads DIRECTORY/config.json. Every field that changes the arithmetic must be what the engine computes; the Error names
-/// the field, its value and the expected one, and says in plain words when it is another model (a dense Qwen, BF16 weights,
-/// another quantisation).
+/// Reads DIRECTORY/config.json. Every field that changes the arithmetic must be what the engine computes; the
+/// Error names the field, its value and the expected one, and says in plain words when it is another model (a
+/// dense Qwen, BF16 weights, another quantisation).
 ModelConfig read_config(const std::filesystem::path& directory);
 ModelConfig parse_config(const Json& config, std::string_view where);
 
