@@ -177,19 +177,21 @@ TEST(Config, ChecksTheKindOfEveryLayer) {
 
 TEST(Config, HoldsTheOverridesAgainstTheTwoGatesOfEachLayer) {
   const std::string gate = "language_model.model.layers.2.mlp.gate";
-  for (const std::string block : {"quantization", "quantization_config"}) {
-    const std::string in_block = "/" + block;
-    EXPECT_TRUE(tells(fault_without(in_block, gate.c_str()),
-                      {block + "." + gate + ": missing, expected an override to 8 bits"}));
-    EXPECT_TRUE(tells(fault_with(in_block + "/" + gate, {{"bits", 4}, {"group_size", 32}}),
-                      {block + "." + gate + ".bits: 4, expected 8", gate + ".group_size: 32, expected 64"}));
-    EXPECT_TRUE(tells(fault_with(in_block + "/" + gate, false), {gate + ": false, expected an object"}));
+  for (const char* block : {"quantization", "quantization_config"}) {
+    const std::string in_block = fmt::format("/{}", block);
+    const std::string at = fmt::format("/{}/{}", block, gate);
+    const std::string name = fmt::format("{}.{}", block, gate);
     EXPECT_TRUE(
-        tells(fault_with(in_block + "/" + gate + "/x", 1), {gate + ".x: 1, expected nothing beside"}));
-    EXPECT_EQ(fault_with(in_block + "/" + gate + "/mode", "affine"), "no error");
-    EXPECT_TRUE(tells(
-        fault_with(in_block + "/language_model.lm_head", {{"bits", 6}, {"group_size", 64}}),
-        {block + R"(.language_model.lm_head: {"bits":6,"group_size":64}, expected 4 bits as everywhere)"}));
+        tells(fault_without(in_block, gate.c_str()), {name, ": missing, expected an override to 8 bits"}));
+    EXPECT_TRUE(tells(fault_with(at, {{"bits", 4}, {"group_size", 32}}),
+                      {name, "gate.bits: 4, expected 8", "gate.group_size: 32, expected 64"}));
+    EXPECT_TRUE(tells(fault_with(at, false), {name, "gate: false, expected an object"}));
+    EXPECT_TRUE(tells(fault_with(fmt::format("{}/x", at), 1), {name, "gate.x: 1, expected nothing beside"}));
+    EXPECT_EQ(fault_with(fmt::format("{}/mode", at), "affine"), "no error");
+    EXPECT_TRUE(
+        tells(fault_with(fmt::format("/{}/language_model.lm_head", block), {{"bits", 6}, {"group_size", 64}}),
+              {fmt::format("{}.language_model.lm_head: ", block),
+               R"({"bits":6,"group_size":64}, expected 4 bits as everywhere)"}));
   }
   EXPECT_TRUE(tells(fault_with("/quantization_config/bits", 8), {"quantization_config.bits: 8, expected 4"}));
   EXPECT_EQ(fault_with("/quantization_config", nullptr), "no error");

@@ -1,6 +1,7 @@
 // The real model's tensor list, index and config, with sparse files in place of its 20 GB.
 #include <algorithm>
 #include <map>
+#include <stdexcept>
 #include <string>
 #include <vector>
 
