@@ -53,6 +53,7 @@ void require(bool holds, const char* what, const std::vector<ReplyEvent>& events
 
 }  // namespace
 
+// The name is libFuzzer's. NOLINTNEXTLINE(readability-identifier-naming)
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   static const calla::ToolSet declared = tools();
   std::string input;

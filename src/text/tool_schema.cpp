@@ -80,8 +80,8 @@ Schemas expand(const Json& root, const Schemas& schemas) {
     if (schema != nullptr && seen.insert(schema).second) reached.push_back(schema);
   };
   for (const Json* schema : schemas) reach(schema);
-  for (std::size_t i = 0; i < reached.size(); ++i) {
-    const Json& schema = *reached[i];
+  for (std::size_t next = 0; next < reached.size();) {
+    const Json& schema = *reached[next++];
     for (const char* key : {"anyOf", "oneOf", "allOf"}) {
       const Json* parts = find(schema, key);
       if (parts == nullptr || !parts->is_array()) continue;

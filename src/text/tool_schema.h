@@ -24,7 +24,8 @@ class ToolSet {
   /// Whether the parameter can only be a plain string: its text may then be streamed before it is complete.
   bool is_plain_string(std::string_view tool, std::string_view parameter) const;
   /// The JSON text of a parameter's value: converted when it fits the declared type (the union of type, type
-  /// list, anyOf/oneOf/allOf, $ref and enum), else the raw text as a JSON string. Never throws for any input.
+  /// list, anyOf/oneOf/allOf, $ref and enum), else the raw text as a JSON string.
+  /// Numbers, objects and arrays keep the text that they came in. Never throws for any input.
   std::string convert(std::string_view tool, std::string_view parameter, std::string_view value) const;
 
  private:

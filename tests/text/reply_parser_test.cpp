@@ -89,9 +89,7 @@ std::vector<std::vector<std::size_t>> ways_to_cut(std::size_t size) {
 struct CaseJson {
   Json json;
 };
-void PrintTo(const CaseJson& item, std::ostream* out) {
-  *out << item.json.at("id");
-}  // NOLINT(readability-identifier-naming)
+std::ostream& operator<<(std::ostream& out, const CaseJson& item) { return out << item.json.at("id"); }
 
 class ReplyCases : public testing::TestWithParam<CaseJson> {};
 
