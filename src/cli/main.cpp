@@ -27,8 +27,10 @@ int main(int argc, char** argv) {
         "Without --model it runs the small demonstration model that comes with it.",
         "calla");
     program.set_version_flag("--version", CALLA_VERSION);
-    program.require_subcommand(1);
-    program.footer("calla COMMAND --help describes a command.");
+    program.require_subcommand(0, 1);
+    program.footer("calla COMMAND --help describes a command.\n");
+    program.get_formatter()->label("SUBCOMMAND", "COMMAND");
+    program.get_formatter()->label("Subcommands", "Commands");
     calla::cli::add_run(program);
     calla::cli::add_chat(program);
     calla::cli::add_info(program);
@@ -37,6 +39,7 @@ int main(int argc, char** argv) {
     calla::cli::add_render(program);
     try {
       program.parse(argc, argv);
+      if (program.get_subcommands().empty()) return report("which command? See calla --help", wrong_usage);
     } catch (const CLI::Success& asked) {  // --help, --version
       return program.exit(asked);
     } catch (const CLI::ParseError& fault) {

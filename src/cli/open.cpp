@@ -9,6 +9,7 @@
 #include "base/error.h"
 #include "checkpoint/directory.h"
 #include "checkpoint/loader.h"
+#include "cli/request_flags.h"
 #include "cli/terminal.h"
 #include "reference/backend.h"
 
@@ -80,7 +81,7 @@ void add_context_flag(CLI::App& command, ModelFlags& flags) {
   command
       .add_option("--context", flags.context, "Tokens a conversation may have (default: as many as the model and the memory allow)")
       ->type_name("N")
-      ->check(CLI::PositiveNumber);
+      ->check(at_least(1));
 }
 
 std::filesystem::path model_directory(const ModelFlags& flags) {

@@ -1,6 +1,7 @@
 #include "cli/request_flags.h"
 
 #include <CLI/CLI.hpp>
+#include <fmt/format.h>
 
 namespace calla::cli {
 
@@ -13,15 +14,27 @@ void RequestFlags::apply(ChatRequest& request) const {
   request.stop = stop;
 }
 
+CLI::Validator at_least(int least) {
+  return CLI::Validator(
+      [least](const std::string& text) {
+        int value = 0;
+        const bool holds = CLI::detail::lexical_cast(text, value) && value >= least;
+        return holds ? std::string() : fmt::format("{} must be a whole number of at least {}", text, least);
+      },
+      "");
+}
+
 void add_request_flags(CLI::App& command, RequestFlags& flags) {
   command.add_flag("--no-think", flags.no_think, "Answer at once, without reasoning first");
   command.add_option("--thinking-budget", flags.thinking_budget, "Close the reasoning after this many tokens")
       ->type_name("N")
-      ->check(CLI::NonNegativeNumber);
+      ->check(at_least(0));
   command.add_option("--max-tokens", flags.max_tokens, "End the reply after this many tokens, reasoning included")
       ->type_name("N")
-      ->check(CLI::PositiveNumber);
-  command.add_option("--stop", flags.stop, "End the answer before this text (may be given several times)")->type_name("TEXT");
+      ->check(at_least(1));
+  command.add_option("--stop", flags.stop, "End the answer before this text (may be given several times)")
+      ->type_name("TEXT")
+      ->allow_extra_args(false);
 
   constexpr const char* sampling = "Sampling (defaults: the model's generation_config.json)";
   const auto option = [&](const char* name, auto& value, const char* help, const char* type) {

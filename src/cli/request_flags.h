@@ -8,6 +8,7 @@
 
 namespace CLI {
 class App;
+class Validator;
 }
 
 namespace calla::cli {
@@ -23,6 +24,9 @@ struct RequestFlags {
   /// Sets everything but the conversation.
   void apply(ChatRequest& request) const;
 };
+
+/// Checks that a number is at least `least`, without a word of its own in the help.
+CLI::Validator at_least(int least);
 
 void add_request_flags(CLI::App& command, RequestFlags& flags);
 

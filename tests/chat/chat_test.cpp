@@ -101,9 +101,9 @@ TEST(Chat, WithoutThinkingEverythingIsContent) {
 }
 
 TEST(Chat, CallsADeclaredTool) {
-  const std::string tools = R"([{"type": "function", "function": {"name": "get_weather", "description": "Get the weather of a
-      city", "parameters": {"type": "object", "properties": {"city": {"type": "string"}, "unit": {"type": "string", "enum":
-      ["celsius", "fahrenheit"]}}, "required": ["city"]}}}])";
+  const std::string tools = R"([{"type": "function", "function": {"name": "get_weather", "description": "Get the weather of a city",
+      "parameters": {"type": "object", "properties": {"city": {"type": "string"}, "unit": {"type": "string",
+      "enum": ["celsius", "fahrenheit"]}}, "required": ["city"]}}}])";
   ChatRequest request = ask("What is the weather in Madrid?");
   for (const Json& tool : parse_json(tools, "tools")) request.conversation.tools.push_back(tool);
   const Turn turn = take(request);

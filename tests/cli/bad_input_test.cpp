@@ -92,9 +92,9 @@ TEST_F(BadInput, ATruncatedShard) {
 TEST_F(BadInput, AHeaderThatLies) {
   const fs::path model = damaged_model();
   std::string bytes = test::read_file(model / "model.safetensors");
-  const std::size_t at = bytes.find("\"shape\":[2560,64]");
+  const std::size_t at = bytes.find("[2560, 64]");
   ASSERT_NE(at, std::string::npos);
-  bytes.replace(at, 17, "\"shape\":[2560,65]");
+  bytes.replace(at, 10, "[2560, 65]");
   test::write_file(model / "model.safetensors", bytes);
   expect_model_refused(model, {"model.safetensors", "shape"});
 }

@@ -31,6 +31,8 @@ class TemporaryFolder {
   ~TemporaryFolder();
   TemporaryFolder(const TemporaryFolder&) = delete;
   TemporaryFolder& operator=(const TemporaryFolder&) = delete;
+  TemporaryFolder(TemporaryFolder&&) = delete;
+  TemporaryFolder& operator=(TemporaryFolder&&) = delete;
   const std::filesystem::path& path() const { return path_; }
 
  private:
@@ -41,4 +43,4 @@ class TemporaryFolder {
 
 /// Skips the test where the golden data is not there.
 #define CALLA_REQUIRE(optional_path, variable) \
-  if (!(optional_path)) GTEST_SKIP() << variable << " is not set: golden data not compared"
+  if (!(optional_path)) GTEST_SKIP() << (variable) << " is not set: golden data not compared"
