@@ -29,6 +29,7 @@ std::vector<std::string> parts(const Bpe& bpe, std::string_view piece) {
   std::vector<Token> tokens;
   bpe.encode(piece, tokens);
   std::vector<std::string> texts;
+  texts.reserve(tokens.size());
   for (const Token token : tokens) texts.emplace_back(bpe.vocabulary().bytes(token));
   return texts;
 }

@@ -1,4 +1,5 @@
 #include <functional>
+#include <ostream>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -30,7 +31,7 @@ struct Refusal {
   std::vector<std::string> message;  // parts of it
 };
 
-void PrintTo(const Refusal& refusal, std::ostream* out) { *out << refusal.name; }
+std::ostream& operator<<(std::ostream& out, const Refusal& refusal) { return out << refusal.name; }
 
 Json& split(Json& file) { return file["pre_tokenizer"]["pretokenizers"][0]; }
 Json& byte_level(Json& file) { return file["pre_tokenizer"]["pretokenizers"][1]; }
