@@ -15,7 +15,8 @@ AddedTokens::AddedTokens(std::vector<AddedToken> tokens) : tokens_(std::move(tok
   std::sort(by_id_.begin(), by_id_.end(), [](const auto* a, const auto* b) { return a->id < b->id; });
 }
 
-std::optional<AddedTokens::Match> AddedTokens::find(std::string_view text, std::size_t from, std::size_t to) const {
+std::optional<AddedTokens::Match> AddedTokens::find(std::string_view text, std::size_t from,
+                                                    std::size_t to) const {
   const std::string_view part = text.substr(0, to);
   const auto next_candidate = [&](std::size_t at) {
     // All begin with '<' in practice, and looking for one byte is many times faster than for one of several.
@@ -31,8 +32,9 @@ std::optional<AddedTokens::Match> AddedTokens::find(std::string_view text, std::
 }
 
 const AddedToken* AddedTokens::with_id(Token id) const {
-  const auto found = std::lower_bound(by_id_.begin(), by_id_.end(), id,
-                                      [](const AddedToken* token, Token wanted) { return token->id < wanted; });
+  const auto found =
+      std::lower_bound(by_id_.begin(), by_id_.end(), id,
+                       [](const AddedToken* token, Token wanted) { return token->id < wanted; });
   return found != by_id_.end() && (*found)->id == id ? *found : nullptr;
 }
 

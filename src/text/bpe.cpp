@@ -37,7 +37,9 @@ bool MergeTable::insert(Token left, Token right, Token result) {
   return true;
 }
 
-std::uint32_t MergeTable::rank(Token left, Token right) const { return slots_[slot_of(pair_of(left, right))].rank; }
+std::uint32_t MergeTable::rank(Token left, Token right) const {
+  return slots_[slot_of(pair_of(left, right))].rank;
+}
 
 Bpe::Bpe(Vocabulary vocabulary, MergeTable merges)
     : vocabulary_(std::move(vocabulary)),
@@ -46,6 +48,10 @@ Bpe::Bpe(Vocabulary vocabulary, MergeTable merges)
   for (std::size_t byte = 0; byte < byte_tokens_.size(); ++byte) {
     const char text = static_cast<char>(byte);
     byte_tokens_[byte] = vocabulary_.find({&text, 1});
+  }
+  byte_ranks_.reserve(byte_tokens_.size() * byte_tokens_.size());
+  for (const Token left : byte_tokens_) {
+    for (const Token right : byte_tokens_) byte_ranks_.push_back(merges_.rank(left, right));
   }
   std::vector<Token> tokens;
   for (Token id = 0; id < vocabulary_.size(); ++id) {
@@ -74,14 +80,15 @@ void Bpe::encode(std::string_view piece, std::vector<Token>& tokens) const {
 }
 
 void Bpe::encode_short(std::string_view piece, std::vector<Token>& tokens) const {
-  std::array<Token, short_piece> parts;            // NOLINT(cppcoreguidelines-pro-type-member-init)
-  std::array<std::uint32_t, short_piece> ranks;    // of a part and the one after it; NOLINT
+  std::array<Token, short_piece> parts;          // NOLINT(cppcoreguidelines-pro-type-member-init)
+  std::array<std::uint32_t, short_piece> ranks;  // of a part and the one after it; NOLINT
   std::size_t count = piece.size();
-  for (std::size_t i = 0; i < count; ++i) parts[i] = byte_tokens_[static_cast<unsigned char>(piece[i])];
-  for (std::size_t i = 0; i + 1 < count; ++i) ranks[i] = merges_.rank(parts[i], parts[i + 1]);
+  for (std::size_t i = 0; i < count; ++i) parts[i] = byte_token(piece[i]);
+  for (std::size_t i = 0; i + 1 < count; ++i) ranks[i] = byte_rank(piece[i], piece[i + 1]);
   while (count > 1) {
     // The first of equal ranks, that is, the leftmost.
-    const auto lowest = std::min_element(ranks.begin(), ranks.begin() + static_cast<std::ptrdiff_t>(count - 1));
+    const auto lowest =
+        std::min_element(ranks.begin(), ranks.begin() + static_cast<std::ptrdiff_t>(count - 1));
     if (*lowest == MergeTable::no_rank) break;
     const auto at = static_cast<std::size_t>(lowest - ranks.begin());
     parts[at] = merges_.result(*lowest);
@@ -95,8 +102,9 @@ void Bpe::encode_short(std::string_view piece, std::vector<Token>& tokens) const
 }
 
 void Bpe::encode_long(std::string_view piece, std::vector<Token>& tokens) const {
-  // A linked list of parts at their first bytes. A heap holds every pair by rank, then position; a merge leaves the
-  // entries of the pairs that it ends, and they are known by a rank that the part at their position no longer has.
+  // A linked list of parts at their first bytes. A heap holds every pair by rank, then position; a merge
+  // leaves the entries of the pairs that it ends, and they are known by a rank that the part at their
+  // position no longer has.
   struct Part {
     Token token;
     std::uint32_t rank;  // with the next part
@@ -106,7 +114,7 @@ void Bpe::encode_long(std::string_view piece, std::vector<Token>& tokens) const 
   const auto end = static_cast<std::uint32_t>(piece.size());
   std::vector<Part> parts(piece.size());
   for (std::uint32_t i = 0; i < end; ++i) {
-    parts[i] = {byte_tokens_[static_cast<unsigned char>(piece[i])], MergeTable::no_rank, i - 1, i + 1};
+    parts[i] = {byte_token(piece[i]), MergeTable::no_rank, i - 1, i + 1};
   }
   const auto rank_at = [&](std::uint32_t at) {
     const std::uint32_t next = parts[at].next;
@@ -115,8 +123,8 @@ void Bpe::encode_long(std::string_view piece, std::vector<Token>& tokens) const 
   const auto entry = [](std::uint32_t rank, std::uint32_t at) { return std::uint64_t{rank} << 32 | at; };
 
   std::vector<std::uint64_t> entries;
-  for (std::uint32_t i = 0; i < end; ++i) {
-    parts[i].rank = rank_at(i);
+  for (std::uint32_t i = 0; i + 1 < end; ++i) {
+    parts[i].rank = byte_rank(piece[i], piece[i + 1]);
     if (parts[i].rank != MergeTable::no_rank) entries.push_back(entry(parts[i].rank, i));
   }
   std::priority_queue heap(std::greater<>(), std::move(entries));

@@ -1,5 +1,5 @@
-// Byte-pair encoding: the bytes of a piece of text become tokens, and the adjacent pair of the lowest rank is joined until
-// no pair has a merge.
+// Byte-pair encoding: the bytes of a piece of text become tokens, and the adjacent pair of the lowest rank is
+// joined until no pair has a merge.
 #pragma once
 #include <array>
 #include <cstdint>
@@ -52,17 +52,27 @@ class Bpe {
  private:
   void encode_short(std::string_view piece, std::vector<Token>& tokens) const;
   void encode_long(std::string_view piece, std::vector<Token>& tokens) const;
+  Token byte_token(char byte) const { return byte_tokens_[static_cast<unsigned char>(byte)]; }
+  std::uint32_t byte_rank(char left, char right) const {
+    return byte_ranks_[static_cast<std::size_t>(static_cast<unsigned char>(left)) << 8 |
+                       static_cast<unsigned char>(right)];
+  }
 
   Vocabulary vocabulary_;
   MergeTable merges_;
   std::array<Token, 256> byte_tokens_{};
-  // By id: whether the token's own bytes become that token. Not every vocabulary entry is reached by the merges.
+  // The ranks of all pairs of bytes, left * 256 + right: where every piece begins, in a table that fits the
+  // cache.
+  std::vector<std::uint32_t> byte_ranks_;
+  // By id: whether the token's own bytes become that token. Not every vocabulary entry is reached by the
+  // merges.
   std::vector<std::uint8_t> is_whole_;
   std::size_t longest_whole_ = 0;  // bytes
 };
 
-/// Encodes pieces of text and remembers those seen before. One object serves one thread; the pieces' bytes and the
-/// vector of tokens must outlive it, and nothing but this object may change the tokens it has appended.
+/// Encodes pieces of text and remembers those seen before. One object serves one thread; the pieces' bytes
+/// and the vector of tokens must outlive it, and nothing but this object may change the tokens it has
+/// appended.
 class PieceEncoder {
  public:
   /// `text_size`: about how many bytes will be encoded, which sets the size of the memory.

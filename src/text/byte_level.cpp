@@ -8,8 +8,8 @@ namespace calla {
 namespace {
 constexpr std::int16_t no_byte = -1;
 
-// The alphabet ends at U+0143: 256 characters, of which 188 are the printable bytes of Latin-1 themselves and the other
-// 68 follow U+00FF in the order of their bytes.
+// The alphabet ends at U+0143: 256 characters, of which 188 are the printable bytes of Latin-1 themselves and
+// the other 68 follow U+00FF in the order of their bytes.
 constexpr std::size_t alphabet_end = 0x100 + 68;
 
 constexpr bool is_printable(int byte) {

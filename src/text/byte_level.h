@@ -6,8 +6,8 @@
 
 namespace calla {
 
-/// The bytes that a token of a tokenizer file stands for ("Ġthe" is " the"), or nothing where a character is not of the
-/// alphabet.
+/// The bytes that a token of a tokenizer file stands for ("Ġthe" is " the"), or nothing where a character is
+/// not of the alphabet.
 std::optional<std::string> bytes_from_byte_level(std::string_view token);
 
 }  // namespace calla

@@ -15,12 +15,13 @@
 
 namespace calla {
 namespace {
-// ICU puts marks in order by insertion, which is quadratic in the marks on one letter. Longer runs are sorted before ICU
-// sees them; that gives a canonically equivalent text, and so the same NFC.
+// ICU puts marks in order by insertion, which is quadratic in the marks on one letter. Longer runs are sorted
+// before ICU sees them; that gives a canonically equivalent text, and so the same NFC.
 constexpr std::size_t longest_run_for_icu = 32;
 
 void check(UErrorCode status) {
-  if (U_FAILURE(status) != 0) throw Error("ICU", std::string("cannot normalise to NFC: ") + u_errorName(status));
+  if (U_FAILURE(status) != 0)
+    throw Error("ICU", std::string("cannot normalise to NFC: ") + u_errorName(status));
 }
 
 const icu::Normalizer2& nfc() {
@@ -37,7 +38,9 @@ const icu::Normalizer2& nfd() {
   return *instance;
 }
 
-icu::StringPiece piece_of(std::string_view text) { return {text.data(), static_cast<std::int32_t>(text.size())}; }
+icu::StringPiece piece_of(std::string_view text) {
+  return {text.data(), static_cast<std::int32_t>(text.size())};
+}
 
 // Whether every code point is below U+0300, where NFC changes nothing.
 bool is_below_marks(std::string_view text) {
@@ -52,7 +55,8 @@ UChar32 next_code_point(std::string_view text, std::size_t& at) {
   if (lead < 0x80) return lead;
   const int rest = lead < 0xE0 ? 1 : lead < 0xF0 ? 2 : 3;
   UChar32 code_point = lead & (0x3F >> rest);
-  for (int i = 0; i < rest; ++i) code_point = code_point << 6 | (static_cast<unsigned char>(text[at++]) & 0x3F);
+  for (int i = 0; i < rest; ++i)
+    code_point = code_point << 6 | (static_cast<unsigned char>(text[at++]) & 0x3F);
   return code_point;
 }
 
@@ -88,10 +92,10 @@ std::string with_ordered_marks(std::string_view text) {
   std::string ordered;
   std::vector<UChar32> marks;
   const auto append_marks = [&] {
-    std::stable_sort(marks.begin(), marks.end(), [](UChar32 a, UChar32 b) {
-      return u_getCombiningClass(a) < u_getCombiningClass(b);
-    });
-    icu::UnicodeString::fromUTF32(marks.data(), static_cast<std::int32_t>(marks.size())).toUTF8String(ordered);
+    std::stable_sort(marks.begin(), marks.end(),
+                     [](UChar32 a, UChar32 b) { return u_getCombiningClass(a) < u_getCombiningClass(b); });
+    icu::UnicodeString::fromUTF32(marks.data(), static_cast<std::int32_t>(marks.size()))
+        .toUTF8String(ordered);
     marks.clear();
   };
   for (std::size_t at = 0; at < text.size();) {

@@ -43,8 +43,8 @@ PCRE2_SPTR code_units(std::string_view text) {
   return reinterpret_cast<PCRE2_SPTR>(text.data());  // NOLINT(cppcoreguidelines-pro-type-reinterpret-cast)
 }
 
-// PCRE2's own \s includes U+180E, which has not been white space since Unicode 6.3. A property means the same inside and
-// outside a character class.
+// PCRE2's own \s includes U+180E, which has not been white space since Unicode 6.3. A property means the same
+// inside and outside a character class.
 std::string with_unicode_white_space(std::string_view regex) {
   std::string rewritten;
   for (std::size_t i = 0; i < regex.size(); ++i) {
@@ -78,8 +78,8 @@ Pretokenizer::Pretokenizer(std::string_view regex, std::string_view where) {
   const std::string rewritten = with_unicode_white_space(regex);
   int fault = 0;
   std::size_t offset = 0;
-  Code code(pcre2_compile(code_units(rewritten), rewritten.size(), PCRE2_UTF | PCRE2_UCP | PCRE2_NEVER_BACKSLASH_C,
-                          &fault, &offset, nullptr));
+  Code code(pcre2_compile(code_units(rewritten), rewritten.size(),
+                          PCRE2_UTF | PCRE2_UCP | PCRE2_NEVER_BACKSLASH_C, &fault, &offset, nullptr));
   if (!code) throw Error(where, "is not a regular expression: " + message_of(fault));
   const bool jit = pcre2_jit_compile(code.get(), PCRE2_JIT_COMPLETE) == 0;
   regex_ = std::make_unique<const Regex>(Regex{std::move(code), jit});
@@ -96,13 +96,15 @@ struct Pretokenizer::Pieces::Matcher {
 };
 
 Pretokenizer::Pieces::Pieces(const Pretokenizer& pretokenizer, std::string_view text)
-    : matcher_(std::make_unique<Matcher>(Matcher{*pretokenizer.regex_, checked(MatchData(pcre2_match_data_create(1, nullptr))),
-                                                 checked(MatchContext(pcre2_match_context_create(nullptr)))})),
+    : matcher_(std::make_unique<Matcher>(
+          Matcher{*pretokenizer.regex_, checked(MatchData(pcre2_match_data_create(1, nullptr))),
+                  checked(MatchContext(pcre2_match_context_create(nullptr)))})),
       text_(text) {
-  // Backtracking over a run of spaces takes a step for each; more than a few for each byte is a regex gone astray.
+  // Backtracking over a run of spaces takes a step for each; more than a few for each byte is a regex gone
+  // astray.
   constexpr std::size_t least_steps = 10'000'000;
-  pcre2_set_match_limit(matcher_->context.get(),
-                        static_cast<std::uint32_t>(std::min<std::size_t>(least_steps + 4 * text.size(), UINT32_MAX)));
+  pcre2_set_match_limit(matcher_->context.get(), static_cast<std::uint32_t>(std::min<std::size_t>(
+                                                     least_steps + 4 * text.size(), UINT32_MAX)));
 }
 
 Pretokenizer::Pieces::~Pieces() = default;
@@ -111,13 +113,13 @@ std::optional<Pretokenizer::Pieces::Range> Pretokenizer::Pieces::match(std::size
   const auto& [regex, data, context] = *matcher_;
   int result = PCRE2_ERROR_JIT_STACKLIMIT;
   if (regex.jit) {
-    result = pcre2_jit_match(regex.code.get(), code_units(text_), text_.size(), from, PCRE2_NO_UTF_CHECK, data.get(),
-                             context.get());
+    result = pcre2_jit_match(regex.code.get(), code_units(text_), text_.size(), from, PCRE2_NO_UTF_CHECK,
+                             data.get(), context.get());
   }
   // The interpreter keeps its stack on the heap, and so copes with what the JIT's stack is too small for.
   if (result == PCRE2_ERROR_JIT_STACKLIMIT) {
-    result = pcre2_match(regex.code.get(), code_units(text_), text_.size(), from, PCRE2_NO_UTF_CHECK | PCRE2_NO_JIT,
-                         data.get(), context.get());
+    result = pcre2_match(regex.code.get(), code_units(text_), text_.size(), from,
+                         PCRE2_NO_UTF_CHECK | PCRE2_NO_JIT, data.get(), context.get());
   }
   if (result == PCRE2_ERROR_NOMATCH) return std::nullopt;
   if (result < 0) throw Error("the text", "cannot be split by the tokenizer's regex: " + message_of(result));

@@ -11,8 +11,8 @@ namespace calla {
 
 class Pretokenizer {
  public:
-  /// Compiles the regex: as Oniguruma reads it, \s is the Unicode property White_Space. Throws Error, in which `where` names
-  /// its place, when it is not a regular expression.
+  /// Compiles the regex: as Oniguruma reads it, \s is the Unicode property White_Space. Throws Error, in
+  /// which `where` names its place, when it is not a regular expression.
   Pretokenizer(std::string_view regex, std::string_view where);
   ~Pretokenizer();
   Pretokenizer(Pretokenizer&&) noexcept;
@@ -20,16 +20,20 @@ class Pretokenizer {
   Pretokenizer(const Pretokenizer&) = delete;
   Pretokenizer& operator=(const Pretokenizer&) = delete;
 
-  /// The pieces of one text, which is well-formed UTF-8 and must outlive this object, as must the pretokenizer: every
-  /// match, and every stretch that no match covers. None is empty; joined, they are the text.
+  /// The pieces of one text, which is well-formed UTF-8 and must outlive this object, as must the
+  /// pretokenizer: every match, and every stretch that no match covers. None is empty; joined, they are the
+  /// text.
   class Pieces {
    public:
     Pieces(const Pretokenizer& pretokenizer, std::string_view text);
     ~Pieces();
     Pieces(const Pieces&) = delete;
+    Pieces(Pieces&&) = delete;
     Pieces& operator=(const Pieces&) = delete;
+    Pieces& operator=(Pieces&&) = delete;
 
-    /// The next piece; nothing at the end. Throws Error when matching exceeds what the text's length can explain.
+    /// The next piece; nothing at the end. Throws Error when matching exceeds what the text's length can
+    /// explain.
     std::optional<std::string_view> next();
 
    private:
@@ -40,9 +44,9 @@ class Pretokenizer {
 
     std::unique_ptr<Matcher> matcher_;
     std::string_view text_;
-    std::size_t taken_ = 0;                    // bytes given out
-    std::size_t search_ = 0;                   // where the next match may begin
-    std::optional<std::size_t> match_end_;     // of the last match
+    std::size_t taken_ = 0;                 // bytes given out
+    std::size_t search_ = 0;                // where the next match may begin
+    std::optional<std::size_t> match_end_;  // of the last match
   };
 
  private:

@@ -46,10 +46,12 @@ MergeTable make_merges(const std::vector<TokenizerFile::MergePair>& pairs, const
   for (std::size_t i = 0; i < pairs.size(); ++i) {
     const auto fail = [&](std::string_view problem) {
       throw Error(field_of(where, fmt::format("model.merges[{}]", i)),
-                  fmt::format("joins \"{}\" and \"{}\", {}", mend_utf8(pairs[i].left), mend_utf8(pairs[i].right), problem));
+                  fmt::format("joins \"{}\" and \"{}\", {}", mend_utf8(pairs[i].left),
+                              mend_utf8(pairs[i].right), problem));
     };
     const auto& [left, right] = pairs[i];
-    const std::array<Token, 3> ids{vocabulary.find(left), vocabulary.find(right), vocabulary.find(left + right)};
+    const std::array<Token, 3> ids{vocabulary.find(left), vocabulary.find(right),
+                                   vocabulary.find(left + right)};
     if (std::find(ids.begin(), ids.end(), Vocabulary::none) != ids.end()) {
       fail("but not both and the result are in model.vocab");
     }
@@ -64,7 +66,8 @@ Bpe make_bpe(const TokenizerFile& file, std::string_view where) {
   return {std::move(vocabulary), std::move(merges)};
 }
 
-AddedTokens make_added_tokens(std::vector<AddedToken> tokens, const Vocabulary& vocabulary, std::string_view where) {
+AddedTokens make_added_tokens(std::vector<AddedToken> tokens, const Vocabulary& vocabulary,
+                              std::string_view where) {
   std::set<Token> ids;
   std::set<std::string_view> contents;
   for (std::size_t i = 0; i < tokens.size(); ++i) {
@@ -73,7 +76,8 @@ AddedTokens make_added_tokens(std::vector<AddedToken> tokens, const Vocabulary& 
       throw Error(field + ".id", fmt::format("is {}, which is another token's", tokens[i].id));
     }
     if (!contents.insert(tokens[i].content).second) {
-      throw Error(field + ".content", fmt::format("is \"{}\", which is another added token's", tokens[i].content));
+      throw Error(field + ".content",
+                  fmt::format("is \"{}\", which is another added token's", tokens[i].content));
     }
   }
   return AddedTokens(std::move(tokens));
@@ -118,7 +122,8 @@ class Encoding {
 
 void check_text(std::string_view text) {
   if (text.size() > longest_text) {
-    throw Error("the text", fmt::format("has {} bytes", text.size()), fmt::format("expected at most {}", longest_text));
+    throw Error("the text", fmt::format("has {} bytes", text.size()),
+                fmt::format("expected at most {}", longest_text));
   }
   const std::size_t invalid = first_invalid_utf8(text);
   if (invalid < text.size()) throw Error("the text", fmt::format("is not valid UTF-8 at byte {}", invalid));
@@ -128,7 +133,8 @@ void check_ranges(std::span<const TextRange> ranges, std::size_t text_size) {
   std::size_t end = 0;
   for (const TextRange& range : ranges) {
     if (range.begin < end || range.end < range.begin || range.end > text_size) {
-      throw Error("the literal ranges", fmt::format("have [{}, {}) in a text of {} bytes", range.begin, range.end, text_size),
+      throw Error("the literal ranges",
+                  fmt::format("have [{}, {}) in a text of {} bytes", range.begin, range.end, text_size),
                   "expected ranges within the text, ascending and disjoint");
     }
     end = range.end;
@@ -145,8 +151,10 @@ Tokenizer Tokenizer::parse(std::string_view json, std::string_view where) {
   TokenizerFile file = parse_tokenizer_file(json, where);
   Bpe bpe = make_bpe(file, where);
   AddedTokens added = make_added_tokens(std::move(file.added_tokens), bpe.vocabulary(), where);
-  Pretokenizer pretokenizer(file.split_regex, field_of(where, "pre_tokenizer.pretokenizers[0].pattern.Regex"));
-  return Tokenizer(std::make_unique<const Tables>(Tables{std::move(bpe), std::move(added), std::move(pretokenizer)}));
+  Pretokenizer pretokenizer(file.split_regex,
+                            field_of(where, "pre_tokenizer.pretokenizers[0].pattern.Regex"));
+  return Tokenizer(
+      std::make_unique<const Tables>(Tables{std::move(bpe), std::move(added), std::move(pretokenizer)}));
 }
 
 Tokenizer::Tokenizer(std::unique_ptr<const Tables> tables) : tables_(std::move(tables)) {}
@@ -156,7 +164,8 @@ Tokenizer& Tokenizer::operator=(Tokenizer&&) noexcept = default;
 
 std::vector<Token> Tokenizer::encode(std::string_view text, ControlTokens control) const {
   const TextRange whole{0, text.size()};
-  return encode(text, control == ControlTokens::as_text ? std::span(&whole, 1) : std::span<const TextRange>());
+  return encode(text,
+                control == ControlTokens::as_text ? std::span(&whole, 1) : std::span<const TextRange>());
 }
 
 std::vector<Token> Tokenizer::encode(std::string_view text, std::span<const TextRange> literal) const {

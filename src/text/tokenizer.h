@@ -1,5 +1,5 @@
-// The model's tokenizer, read from its tokenizer.json: NFC, the file's own pre-tokenizing regex, byte-level BPE, and the
-// added (control) tokens.
+// The model's tokenizer, read from its tokenizer.json: NFC, the file's own pre-tokenizing regex, byte-level
+// BPE, and the added (control) tokens.
 #pragma once
 #include <filesystem>
 #include <memory>
@@ -17,8 +17,8 @@ namespace calla {
 /// Immutable after loading: any number of threads may use one object at once.
 class Tokenizer {
  public:
-  /// Reads DIRECTORY/tokenizer.json. Throws Error that names the file and the field when it is missing, malformed, or uses
-  /// a kind of tokenizer other than this model's.
+  /// Reads DIRECTORY/tokenizer.json. Throws Error that names the file and the field when it is missing,
+  /// malformed, or uses a kind of tokenizer other than this model's.
   static Tokenizer load(const std::filesystem::path& directory);
   /// The same from the text of the file; `where` names it in messages.
   static Tokenizer parse(std::string_view json, std::string_view where);
@@ -30,11 +30,12 @@ class Tokenizer {
   Tokenizer& operator=(const Tokenizer&) = delete;
 
   enum class ControlTokens { as_text, recognised };
-  /// Ids of a UTF-8 text. Invalid UTF-8 throws Error with the byte offset. Time is linear in the text (n log n for a
-  /// single run of letters without a break).
+  /// Ids of a UTF-8 text. Invalid UTF-8 throws Error with the byte offset. Time is linear in the text (n log
+  /// n for a single run of letters without a break).
   std::vector<Token> encode(std::string_view text, ControlTokens control) const;
-  /// Ids of a text in which control tokens are recognised everywhere but inside the `literal` ranges (ascending,
-  /// disjoint). Ordinary text on both sides of a range's edge is one text to the regex and the merges.
+  /// Ids of a text in which control tokens are recognised everywhere but inside the `literal` ranges
+  /// (ascending, disjoint). Ordinary text on both sides of a range's edge is one text to the regex and the
+  /// merges.
   std::vector<Token> encode(std::string_view text, std::span<const TextRange> literal) const;
   std::vector<Token> encode(const Prompt& prompt) const { return encode(prompt.text, prompt.literal); }
 

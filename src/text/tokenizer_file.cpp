@@ -36,7 +36,8 @@ class Field {
   std::vector<Field> elements() const {
     if (!value_->is_array()) fail("an array");
     std::vector<Field> fields;
-    for (const Tree& element : *value_) fields.emplace_back(element, file_, fmt::format("{}[{}]", path_, fields.size()));
+    for (const Tree& element : *value_)
+      fields.emplace_back(element, file_, fmt::format("{}[{}]", path_, fields.size()));
     return fields;
   }
 
@@ -52,7 +53,8 @@ class Field {
   }
 
   std::string as_text() const {
-    if (!value_->is_string() || value_->get_ref<const std::string&>().empty()) fail("a text that is not empty");
+    if (!value_->is_string() || value_->get_ref<const std::string&>().empty())
+      fail("a text that is not empty");
     return value_->get<std::string>();
   }
 
@@ -115,7 +117,9 @@ AddedToken read_added_token(const Field& token) {
 }
 }  // namespace
 
-std::string field_of(std::string_view where, std::string_view field) { return fmt::format("{}: {}", where, field); }
+std::string field_of(std::string_view where, std::string_view field) {
+  return fmt::format("{}: {}", where, field);
+}
 
 TokenizerFile parse_tokenizer_file(std::string_view json, std::string_view where) {
   TokenizerJson parsed = parse_tokenizer_json(json, where);
@@ -128,10 +132,12 @@ TokenizerFile parse_tokenizer_file(std::string_view json, std::string_view where
   file.split_regex = read_split_regex(root["pre_tokenizer"]);
   check_model(root["model"]);
   // A ByteLevel post-processor moves offsets only; its flags, and the decoder's, do not change ids or bytes.
-  if (root.has("post_processor") && !root["post_processor"].is_null()) root["post_processor"]["type"].expect("ByteLevel");
+  if (root.has("post_processor") && !root["post_processor"].is_null())
+    root["post_processor"]["type"].expect("ByteLevel");
   root["decoder"]["type"].expect("ByteLevel");
 
-  for (const Field& token : root["added_tokens"].elements()) file.added_tokens.push_back(read_added_token(token));
+  for (const Field& token : root["added_tokens"].elements())
+    file.added_tokens.push_back(read_added_token(token));
   file.vocabulary = std::move(parsed.vocabulary);
   file.merges = std::move(parsed.merges);
   return file;

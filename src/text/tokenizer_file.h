@@ -24,9 +24,9 @@ struct TokenizerFile {
   std::string split_regex;
 };
 
-/// Reads a tokenizer.json. Throws Error, with `where` and the field, when it is not one, or asks for anything that would
-/// change this model's tokens: NFC, one isolating Split by a regex, ByteLevel, and plain BPE are all there may be.
-/// Whether tokens, ids and merges fit together is for the reader of the result to check.
+/// Reads a tokenizer.json. Throws Error, with `where` and the field, when it is not one, or asks for anything
+/// that would change this model's tokens: NFC, one isolating Split by a regex, ByteLevel, and plain BPE are
+/// all there may be. Whether tokens, ids and merges fit together is for the reader of the result to check.
 TokenizerFile parse_tokenizer_file(std::string_view json, std::string_view where);
 
 /// "WHERE: field", the place of a fault.

@@ -95,7 +95,8 @@ class Reader {
   }
 
   bool parse_error(std::size_t position, const std::string& /*token*/, const Tree::exception& /*fault*/) {
-    throw Error(where_, fmt::format("is not valid JSON at byte {}", position), "the file may be cut or damaged");
+    throw Error(where_, fmt::format("is not valid JSON at byte {}", position),
+                "the file may be cut or damaged");
   }
 
  private:
@@ -107,8 +108,8 @@ class Reader {
   };
 
   bool is_field_of_model(std::string_view name) const {
-    return open_.size() == 2 && open_[0].value->is_object() && open_[1].name == "model" && open_[1].value->is_object() &&
-           key_ == name;
+    return open_.size() == 2 && open_[0].value->is_object() && open_[1].name == "model" &&
+           open_[1].value->is_object() && key_ == name;
   }
 
   bool enter(Place place, bool& entered) {
@@ -159,8 +160,8 @@ class Reader {
   // A value that the vocabulary or the merges cannot have at this place.
   [[noreturn]] void misplaced() const {
     if (place_ == Place::vocabulary) {
-      throw Error(field_of(where_, fmt::format("model.vocab[\"{}\"]", mend_utf8(key_.substr(0, 100)))), "is not an id",
-                  fmt::format("expected a whole number below {}", Vocabulary::id_limit));
+      throw Error(field_of(where_, fmt::format("model.vocab[\"{}\"]", mend_utf8(key_.substr(0, 100)))),
+                  "is not an id", fmt::format("expected a whole number below {}", Vocabulary::id_limit));
     }
     throw Error(field_of(where_, fmt::format("model.merges[{}]", result_.merges.size())), "is not a merge",
                 R"(expected "left right" or ["left", "right"])");

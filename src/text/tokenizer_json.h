@@ -1,9 +1,8 @@
-// Reads the JSON of a tokenizer.json in one pass: its two arrays of hundreds of thousands of entries go straight into
-// vectors, and only the rest becomes a tree.
+// Reads the JSON of a tokenizer.json in one pass: its two arrays of hundreds of thousands of entries go
+// straight into vectors, and only the rest becomes a tree.
 #pragma once
-#include <string_view>
-
 #include <nlohmann/json.hpp>
+#include <string_view>
 
 #include "text/tokenizer_file.h"
 

@@ -6,7 +6,8 @@
 namespace calla {
 
 std::uint64_t hash_bytes(std::string_view bytes) {
-  // Multiplying carries every bit upwards only; the rotation brings the upper ones back down for the next word.
+  // Multiplying carries every bit upwards only; the rotation brings the upper ones back down for the next
+  // word.
   constexpr std::uint64_t odd = 0x9E3779B97F4A7C15;
   std::uint64_t hash = bytes.size() * odd;
   const auto mix = [&hash](std::uint64_t word) { hash = std::rotl((hash ^ word) * odd, 31); };

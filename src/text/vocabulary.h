@@ -14,7 +14,8 @@ std::uint64_t hash_bytes(std::string_view bytes);
 
 class Vocabulary {
  public:
-  /// Ids are below this, so that a mistaken id cannot ask for gigabytes. (The model's vocabulary has 248,320 rows.)
+  /// Ids are below this, so that a mistaken id cannot ask for gigabytes. (The model's vocabulary has 248,320
+  /// rows.)
   static constexpr Token id_limit = 1 << 20;
   static constexpr Token none = -1;
 
@@ -43,7 +44,9 @@ class Vocabulary {
     Token id = none;
     Span span;
   };
-  std::string_view bytes_at(Span span) const { return std::string_view(bytes_).substr(span.begin, span.length); }
+  std::string_view bytes_at(Span span) const {
+    return std::string_view(bytes_).substr(span.begin, span.length);
+  }
 
   std::string bytes_;        // of all tokens, one after the other
   std::vector<Span> spans_;  // by id

@@ -12,7 +12,8 @@ namespace calla {
 namespace {
 
 // Bytes have their own value as id; further tokens are made by merges of pairs, in order of rank.
-Bpe make_bpe(const std::vector<std::pair<std::string, std::string>>& pairs, const std::vector<std::string>& others = {}) {
+Bpe make_bpe(const std::vector<std::pair<std::string, std::string>>& pairs,
+             const std::vector<std::string>& others = {}) {
   Vocabulary vocabulary(256 + pairs.size() + others.size());
   for (int byte = 0; byte < 256; ++byte) vocabulary.add(byte, std::string(1, static_cast<char>(byte)));
   MergeTable merges(pairs.size());
@@ -28,6 +29,7 @@ std::vector<std::string> parts(const Bpe& bpe, std::string_view piece) {
   std::vector<Token> tokens;
   bpe.encode(piece, tokens);
   std::vector<std::string> texts;
+  texts.reserve(tokens.size());
   for (const Token token : tokens) texts.emplace_back(bpe.vocabulary().bytes(token));
   return texts;
 }
@@ -46,7 +48,8 @@ TEST(Vocabulary, FindsBytesByIdAndIdsByBytes) {
   EXPECT_EQ(vocabulary.find("three"), Vocabulary::none);
   EXPECT_EQ(vocabulary.find(""), Vocabulary::none);
   EXPECT_EQ(vocabulary.bytes(7), "seven");
-  for (const Token unused : {-1, 0, 3, 10, INT32_MAX, INT32_MIN}) EXPECT_EQ(vocabulary.bytes(unused), "") << unused;
+  for (const Token unused : {-1, 0, 3, 10, INT32_MAX, INT32_MIN})
+    EXPECT_EQ(vocabulary.bytes(unused), "") << unused;
 }
 
 TEST(Vocabulary, HashesTellApartWhatDiffersInLengthOrInAnyByte) {
@@ -85,12 +88,14 @@ TEST(Bpe, AVocabularyEntryThatTheMergesDoNotReachIsNotUsed) {
   const Bpe bpe = make_bpe({{"a", "b"}, {"b", "c"}, {"a", "bc"}}, {"xyz"});
   EXPECT_EQ(parts(bpe, "xyz"), (Parts{"x", "y", "z"}));
   EXPECT_EQ(parts(bpe, "abc"), (Parts{"ab", "c"}));
-  for (const char* text : {"xyz", "abc"}) EXPECT_EQ(bpe.whole(text, hash_bytes(text)), Vocabulary::none) << text;
+  for (const char* text : {"xyz", "abc"})
+    EXPECT_EQ(bpe.whole(text, hash_bytes(text)), Vocabulary::none) << text;
   EXPECT_EQ(bpe.whole("ab", hash_bytes("ab")), bpe.vocabulary().find("ab"));
 }
 
 // The definition, step by step.
-Parts parts_by_definition(const std::vector<std::pair<std::string, std::string>>& pairs, std::string_view piece) {
+Parts parts_by_definition(const std::vector<std::pair<std::string, std::string>>& pairs,
+                          std::string_view piece) {
   Parts texts;
   for (const char byte : piece) texts.emplace_back(1, byte);
   for (;;) {
@@ -111,8 +116,9 @@ Parts parts_by_definition(const std::vector<std::pair<std::string, std::string>>
 }
 
 TEST(Bpe, AgreesWithTheDefinitionForPiecesOfAnyLength) {
-  const std::vector<std::pair<std::string, std::string>> pairs{{"a", "b"},  {"b", "a"},  {"ab", "ab"}, {"c", "a"}, {"a", "a"},
-                                                               {"ba", "c"}, {"aa", "b"}, {"abab", "c"}, {"b", "b"}};
+  const std::vector<std::pair<std::string, std::string>> pairs{{"a", "b"},  {"b", "a"},    {"ab", "ab"},
+                                                               {"c", "a"},  {"a", "a"},    {"ba", "c"},
+                                                               {"aa", "b"}, {"abab", "c"}, {"b", "b"}};
   const Bpe bpe = make_bpe(pairs);
   std::mt19937 random(1);  // NOLINT(bugprone-random-generator-seed,cert-msc51-cpp): the same texts every time
   for (std::size_t length = 0; length < 120; ++length) {

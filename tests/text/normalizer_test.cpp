@@ -22,7 +22,8 @@ std::string joined(std::initializer_list<std::string_view> parts) {
 }
 
 TEST(Normalizer, KnowsWhatIsInNfc) {
-  for (const char* text : {"", "plain", "caf\u00e9", "\u02ff", "\u4e2d\u6587", "\u0e01\u0e38\u0e48", "\U0001F600", "q\u0301"}) {
+  for (const char* text :
+       {"", "plain", "caf\u00e9", "\u02ff", "\u4e2d\u6587", "\u0e01\u0e38\u0e48", "\U0001F600", "q\u0301"}) {
     EXPECT_TRUE(is_known_nfc(text)) << text;
     EXPECT_EQ(to_nfc(text), text);
   }
@@ -43,8 +44,8 @@ TEST(Normalizer, ComposesAndReorders) {
 }
 
 TEST(Normalizer, LongRunsOfMarksComeOutAsShortOnesWould) {
-  // n pairs of a mark below (class 220) and one above (230), in the wrong order: all below first, the first above cannot
-  // be composed with a letter that has none.
+  // n pairs of a mark below (class 220) and one above (230), in the wrong order: all below first, the first
+  // above cannot be composed with a letter that has none.
   for (const std::size_t n : {1U, 10U, 16U, 17U, 40U, 1000U}) {
     const std::string above = repeated("\u0301", n);
     const std::string below = repeated("\u0323", n);

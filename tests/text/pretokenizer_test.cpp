@@ -38,9 +38,11 @@ TEST(Pretokenizer, AnEmptyMatchSplitsAndGoesOn) {
 }
 
 TEST(Pretokenizer, WhiteSpaceIsUnicodesOutsideAndInsideClasses) {
-  const std::vector<std::string> spaces{"\t",     "\n",     "\v",     "\f",     "\r",     " ",      "\u0085", "\u00a0",
-                                        "\u1680", "\u2000", "\u200a", "\u2028", "\u2029", "\u202f", "\u205f", "\u3000"};
-  // U+180E was white space until Unicode 6.3; U+001C to U+001F are separators to some; the rest only look like it.
+  const std::vector<std::string> spaces{"\t",     "\n",     "\v",     "\f",     "\r",     " ",
+                                        "\u0085", "\u00a0", "\u1680", "\u2000", "\u200a", "\u2028",
+                                        "\u2029", "\u202f", "\u205f", "\u3000"};
+  // U+180E was white space until Unicode 6.3; U+001C to U+001F are separators to some; the rest only look
+  // like it.
   const std::vector<std::string> others{"\u180e", "\x1C", "\x1F", "\u200b", "\u2060", "\ufeff", "x"};
   const auto check = [](const std::string& character, bool is_space) {
     const std::string text = std::string("a").append(character).append("b");
@@ -68,7 +70,8 @@ TEST(Pretokenizer, WhatIsNoRegexIsAnErrorWithItsPlace) {
       const Pretokenizer pretokenizer(regex, "the place");
       ADD_FAILURE() << regex;
     } catch (const Error& error) {
-      EXPECT_TRUE(std::string_view(error.what()).starts_with("the place: is not a regular expression")) << error.what();
+      EXPECT_TRUE(std::string_view(error.what()).starts_with("the place: is not a regular expression"))
+          << error.what();
     }
   }
 }
@@ -83,7 +86,9 @@ TEST(Pretokenizer, ADeepMatchNeedsNoStack) {
   EXPECT_EQ(pieces("(?:a|c(?=d))*b", text), Parts{text});
 }
 
-TEST(Pretokenizer, MatchMayMoveItsOwnBeginning) { EXPECT_EQ(pieces("a\\Kb", "abab"), (Parts{"a", "b", "a", "b"})); }
+TEST(Pretokenizer, MatchMayMoveItsOwnBeginning) {
+  EXPECT_EQ(pieces("a\\Kb", "abab"), (Parts{"a", "b", "a", "b"}));
+}
 
 }  // namespace
 }  // namespace calla

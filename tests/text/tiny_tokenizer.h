@@ -1,4 +1,5 @@
-// A tokenizer.json made by hand, for the tests of its reader: the 256 single bytes, a few merges, three control tokens.
+// A tokenizer.json made by hand, for the tests of its reader: the 256 single bytes, a few merges, three
+// control tokens.
 #pragma once
 #include <string>
 #include <string_view>
@@ -9,7 +10,9 @@ namespace calla::test {
 
 /// The character of the byte-level alphabet for a byte.
 inline std::string byte_level(unsigned char byte) {
-  const auto printable = [](unsigned b) { return (b >= 33 && b <= 126) || (b >= 161 && b <= 172) || (b >= 174 && b <= 255); };
+  const auto printable = [](unsigned b) {
+    return (b >= 33 && b <= 126) || (b >= 161 && b <= 172) || (b >= 174 && b <= 255);
+  };
   unsigned code_point = byte;
   if (!printable(byte)) {
     code_point = 256;
@@ -20,12 +23,12 @@ inline std::string byte_level(unsigned char byte) {
 }
 
 inline Json tiny_added_token(int id, std::string_view content, bool special) {
-  return {{"id", id},         {"content", content}, {"single_word", false}, {"lstrip", false},
-          {"rstrip", false},  {"normalized", false}, {"special", special}};
+  return {{"id", id},        {"content", content},  {"single_word", false}, {"lstrip", false},
+          {"rstrip", false}, {"normalized", false}, {"special", special}};
 }
 
-/// Token ids: the byte itself up to 255; 256 "ab", 257 "abc", 258 " a", 259 "cd", 260 "unreached" (which no merge makes);
-/// 300 <|end|> (special), 301 <think>, 302 <|end|>x.
+/// Token ids: the byte itself up to 255; 256 "ab", 257 "abc", 258 " a", 259 "cd", 260 "unreached" (which no
+/// merge makes); 300 <|end|> (special), 301 <think>, 302 <|end|>x.
 inline Json tiny_tokenizer() {
   Json file;
   file["version"] = "1.0";
@@ -43,8 +46,8 @@ inline Json tiny_tokenizer() {
   file["post_processor"] = byte_level_step;
   file["decoder"] = byte_level_step;
   Json& model = file["model"];
-  model = {{"type", "BPE"},      {"dropout", nullptr},       {"unk_token", nullptr},
-           {"fuse_unk", false},  {"byte_fallback", false},   {"ignore_merges", false}};
+  model = {{"type", "BPE"},     {"dropout", nullptr},     {"unk_token", nullptr},
+           {"fuse_unk", false}, {"byte_fallback", false}, {"ignore_merges", false}};
   model["continuing_subword_prefix"] = nullptr;
   model["end_of_word_suffix"] = nullptr;
   Json& vocabulary = model["vocab"];

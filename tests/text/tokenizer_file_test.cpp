@@ -1,4 +1,5 @@
 #include <functional>
+#include <ostream>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -30,7 +31,7 @@ struct Refusal {
   std::vector<std::string> message;  // parts of it
 };
 
-void PrintTo(const Refusal& refusal, std::ostream* out) { *out << refusal.name; }
+std::ostream& operator<<(std::ostream& out, const Refusal& refusal) { return out << refusal.name; }
 
 Json& split(Json& file) { return file["pre_tokenizer"]["pretokenizers"][0]; }
 Json& byte_level(Json& file) { return file["pre_tokenizer"]["pretokenizers"][1]; }
@@ -43,7 +44,8 @@ TEST_P(TokenizerFileRefusal, NamesFileAndFieldAndWhatIsExpected) {
   GetParam().change(file);
   const std::string fault = fault_of(file.dump());
   EXPECT_TRUE(fault.starts_with("tiny.json: ")) << fault;
-  for (const std::string& part : GetParam().message) EXPECT_NE(fault.find(part), std::string::npos) << part << "\n" << fault;
+  for (const std::string& part : GetParam().message)
+    EXPECT_NE(fault.find(part), std::string::npos) << part << "\n" << fault;
 }
 
 // clang-format off
@@ -136,7 +138,8 @@ TEST(TokenizerFile, TheTinyFileItselfIsAccepted) { EXPECT_EQ(fault_of(tiny_token
 TEST(TokenizerFile, WhatChangesNothingIsAccepted) {
   Json file = tiny_tokenizer();
   file["post_processor"] = nullptr;
-  file["decoder"] = {{"type", "ByteLevel"}, {"add_prefix_space", true}, {"trim_offsets", true}, {"use_regex", true}};
+  file["decoder"] = {
+      {"type", "ByteLevel"}, {"add_prefix_space", true}, {"trim_offsets", true}, {"use_regex", true}};
   byte_level(file)["trim_offsets"] = true;
   file["model"]["continuing_subword_prefix"] = "";
   file["model"]["end_of_word_suffix"] = "";
@@ -152,21 +155,27 @@ TEST(TokenizerFile, ATokenOrAFieldGivenTwiceIsRefused) {
     std::string changed = text;
     return changed.insert(changed.find(before), inserted);
   };
-  EXPECT_NE(fault_of(with(R"("ab":290,)", R"("ab":256)")).find("has the token \"ab\" twice"), std::string::npos);
-  EXPECT_NE(fault_of(with(R"("vocab":{},)", R"("vocab":)")).find("model.vocab: is there twice"), std::string::npos);
-  EXPECT_NE(fault_of(with(R"("merges":[],)", R"("merges":)")).find("model.merges: is there twice"), std::string::npos);
+  EXPECT_NE(fault_of(with(R"("ab":290,)", R"("ab":256)")).find("has the token \"ab\" twice"),
+            std::string::npos);
+  EXPECT_NE(fault_of(with(R"("vocab":{},)", R"("vocab":)")).find("model.vocab: is there twice"),
+            std::string::npos);
+  EXPECT_NE(fault_of(with(R"("merges":[],)", R"("merges":)")).find("model.merges: is there twice"),
+            std::string::npos);
 }
 
 TEST(TokenizerFile, EveryCutOfTheFileIsAnError) {
   const std::string text = tiny_tokenizer().dump();
   for (std::size_t length = 0; length < text.size(); length += 7) {
-    EXPECT_NE(fault_of(std::string_view(text).substr(0, length)).find("is not valid JSON at byte"), std::string::npos) << length;
+    EXPECT_NE(fault_of(std::string_view(text).substr(0, length)).find("is not valid JSON at byte"),
+              std::string::npos)
+        << length;
   }
 }
 
 TEST(TokenizerFile, WhatIsNoTokenizerIsAnError) {
-  for (const char* text : {"", "null", "[]", "{}", "17", "\"model\"", R"([{"model":{"vocab":{},"merges":[]}}])",
-                           R"({"model":[{"vocab":{},"merges":[]}]})", R"({"model":{"vocab":{},"merges":[]}})", "\xFF"}) {
+  for (const char* text :
+       {"", "null", "[]", "{}", "17", "\"model\"", R"([{"model":{"vocab":{},"merges":[]}}])",
+        R"({"model":[{"vocab":{},"merges":[]}]})", R"({"model":{"vocab":{},"merges":[]}})", "\xFF"}) {
     EXPECT_TRUE(fault_of(text).starts_with("tiny.json: ")) << text;
   }
   EXPECT_NE(fault_of(std::string(100'000, '[')).find("nested"), std::string::npos);
@@ -177,7 +186,8 @@ TEST(TokenizerFile, AMissingFileIsNamed) {
     Tokenizer::load("/nowhere/at/all");
     FAIL();
   } catch (const Error& error) {
-    EXPECT_NE(std::string_view(error.what()).find("/nowhere/at/all/tokenizer.json"), std::string_view::npos) << error.what();
+    EXPECT_NE(std::string_view(error.what()).find("/nowhere/at/all/tokenizer.json"), std::string_view::npos)
+        << error.what();
   }
 }
 

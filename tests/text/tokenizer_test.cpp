@@ -51,7 +51,8 @@ std::size_t count_control(const Tokenizer& tokenizer, const Tokens& tokens) {
       std::count_if(tokens.begin(), tokens.end(), [&](Token token) { return tokenizer.is_control(token); }));
 }
 
-// --- The tiny tokenizer: every rule by hand -------------------------------------------------------------------------
+// --- The tiny tokenizer: every rule by hand
+// -------------------------------------------------------------------------
 
 TEST(Tokenizer, MergesWithinPiecesOnly) {
   EXPECT_EQ(tiny().encode("abc", Control::recognised), Tokens{257});
@@ -79,13 +80,16 @@ TEST(Tokenizer, BothFormsOfMergesMeanTheSame) {
 TEST(Tokenizer, MergesMayStandBeforeTheVocabulary) {
   const Json file = test::tiny_tokenizer();
   Json reordered = file;
-  reordered["model"] = {{"merges", file["model"]["merges"]}, {"vocab", file["model"]["vocab"]}, {"type", "BPE"}};
-  EXPECT_EQ(Tokenizer::parse(reordered.dump(), "tiny.json").encode("abcd", Control::recognised), (Tokens{256, 259}));
+  reordered["model"] = {
+      {"merges", file["model"]["merges"]}, {"vocab", file["model"]["vocab"]}, {"type", "BPE"}};
+  EXPECT_EQ(Tokenizer::parse(reordered.dump(), "tiny.json").encode("abcd", Control::recognised),
+            (Tokens{256, 259}));
 }
 
 TEST(Tokenizer, TextIsNormalizedBetweenControlTokens) {
   EXPECT_EQ(tiny().encode("e\u0301", Control::recognised), (Tokens{0xC3, 0xA9}));
-  EXPECT_EQ(tiny().encode("e\u0301<think>e\u0301", Control::recognised), (Tokens{0xC3, 0xA9, 301, 0xC3, 0xA9}));
+  EXPECT_EQ(tiny().encode("e\u0301<think>e\u0301", Control::recognised),
+            (Tokens{0xC3, 0xA9, 301, 0xC3, 0xA9}));
   // U+0338 would be composed with the '>' of a token's text.
   EXPECT_EQ(tiny().encode("<think>\u0338", Control::recognised), (Tokens{301, 0xCC, 0xB8}));
   EXPECT_EQ(tiny().decode(tiny().encode("<think>\u0338", Control::as_text)), "<think\u226f");
@@ -96,7 +100,8 @@ TEST(Tokenizer, PiecesSeenInTextThatWasNormalizedAreRemembered) {
   Tokens expected;
   for (int i = 0; i < 100; ++i) {
     text += "zye\u0301<think>";
-    for (const Token token : {static_cast<int>('z'), static_cast<int>('y'), 0xC3, 0xA9, 301}) expected.push_back(token);
+    for (const Token token : {static_cast<int>('z'), static_cast<int>('y'), 0xC3, 0xA9, 301})
+      expected.push_back(token);
   }
   EXPECT_EQ(tiny().encode(text, Control::recognised), expected);
 }
@@ -107,7 +112,8 @@ TEST(Tokenizer, ControlTokensAreFoundLeftmostAndLongest) {
   EXPECT_EQ(tiny().encode("a<|end|>b<think><|end|>", Control::recognised), (Tokens{'a', 300, 'b', 301, 300}));
   EXPECT_EQ(tiny().encode("<<think>>", Control::recognised), (Tokens{'<', 301, '>'}));
   EXPECT_EQ(tiny().encode("<|end|", Control::recognised), (Tokens{'<', '|', 'e', 'n', 'd', '|'}));
-  EXPECT_EQ(tiny().encode("ab<|end|>ab", Control::as_text), (Tokens{256, '<', '|', 'e', 'n', 'd', '|', '>', 256}));
+  EXPECT_EQ(tiny().encode("ab<|end|>ab", Control::as_text),
+            (Tokens{256, '<', '|', 'e', 'n', 'd', '|', '>', 256}));
 }
 
 TEST(Tokenizer, ControlTokensThatTouchALiteralRangeAreText) {
@@ -141,7 +147,8 @@ TEST(Tokenizer, TextRunsOnAcrossTheEdgesOfLiteralRanges) {
 }
 
 TEST(Tokenizer, LiteralRangesOutOfPlaceAreAnError) {
-  const std::vector<std::vector<TextRange>> wrong{{{0, 5}}, {{3, 2}}, {{2, 3}, {0, 1}}, {{0, 2}, {1, 3}}, {{9, 9}}};
+  const std::vector<std::vector<TextRange>> wrong{
+      {{0, 5}}, {{3, 2}}, {{2, 3}, {0, 1}}, {{0, 2}, {1, 3}}, {{9, 9}}};
   for (const auto& ranges : wrong) EXPECT_THROW(tiny().encode("abcd", ranges), Error);
 }
 
@@ -153,7 +160,8 @@ TEST(Tokenizer, InvalidUtf8IsAnErrorWithItsPlace) {
       tiny().encode(text, Control::recognised);
       ADD_FAILURE() << place;
     } catch (const Error& error) {
-      EXPECT_NE(std::string_view(error.what()).find("UTF-8 at " + place), std::string_view::npos) << error.what();
+      EXPECT_NE(std::string_view(error.what()).find("UTF-8 at " + place), std::string_view::npos)
+          << error.what();
     }
   }
 }
@@ -183,7 +191,8 @@ TEST(Tokenizer, DecodeJoinsBytesAndMendsThem) {
   EXPECT_EQ(tiny().decode(Tokens{}), "");
 }
 
-// --- The demonstration model ----------------------------------------------------------------------------------------
+// --- The demonstration model
+// ----------------------------------------------------------------------------------------
 
 TEST(DemoTokenizer, AgreesWithTheGoldenEncodings) {
   const auto folder = test::goldens();
@@ -207,7 +216,8 @@ std::vector<std::string> texts_in_nfc() {
           "  leading, trailing \t and\r\n\r\nbroken  lines\n   ",
           "don't I'LL we've 'S \u2019s 'a",
           "int main() {\n\tfor (int i = 0; i < 10; ++i) { total += i * 2; }\n}",
-          "\u0e01\u0e23\u0e38\u0e07\u0e40\u0e17\u0e1e \u4f60\u597d\uff0c\u4e16\u754c \u0645\u0631\u062d\u0628\u0627",
+          "\u0e01\u0e23\u0e38\u0e07\u0e40\u0e17\u0e1e \u4f60\u597d\uff0c\u4e16\u754c "
+          "\u0645\u0631\u062d\u0628\u0627",
           "\U0001F469\u200d\U0001F4BB \U0001F600\U0001F600 \u00bd \u2167",
           "\u00a0\u3000\u2028\u180e\u0085\u200b",
           std::string("nul \0 and \x01\x7f", 13),
@@ -238,7 +248,8 @@ TEST(DemoTokenizer, WhatAUserTypesStaysText) {
   Tokens expected = demo().encode(before, Control::recognised);
   // The line end before what is typed, and the typed text, are one run.
   expected.pop_back();
-  for (const Token token : demo().encode(std::string("\n").append(typed), Control::as_text)) expected.push_back(token);
+  for (const Token token : demo().encode(std::string("\n").append(typed), Control::as_text))
+    expected.push_back(token);
   for (const Token token : demo().encode(after, Control::recognised)) expected.push_back(token);
   EXPECT_EQ(tokens, expected);
 }
@@ -260,8 +271,8 @@ TEST(DemoTokenizer, ManyThreadsMayUseOneObject) {
 // A megabyte each: whatever is quadratic would take minutes.
 void expect_long_texts_round_trip(const Tokenizer& tokenizer) {
   constexpr std::size_t megabyte = 1'000'000;
-  for (const char* unit : {"a", " ", "\n", "7", "!", "<", "<|im_end", " \n", "\n ", "\U0001F600", "\u4e2d", "\u0e01\u0e38", "\t a",
-                           "ab1 ", "\u0915\u093f", "\uac00", "'s"}) {
+  for (const char* unit : {"a", " ", "\n", "7", "!", "<", "<|im_end", " \n", "\n ", "\U0001F600", "\u4e2d",
+                           "\u0e01\u0e38", "\t a", "ab1 ", "\u0915\u093f", "\uac00", "'s"}) {
     const std::string text = repeated(unit, megabyte);
     EXPECT_EQ(tokenizer.decode(tokenizer.encode(text, Control::recognised)), text) << unit;
   }
@@ -278,7 +289,8 @@ void expect_long_texts_round_trip(const Tokenizer& tokenizer) {
 
 TEST(DemoTokenizer, LongTextsTakeLinearTime) { expect_long_texts_round_trip(demo()); }
 
-// --- The real model's files -----------------------------------------------------------------------------------------
+// --- The real model's files
+// -----------------------------------------------------------------------------------------
 
 class RealTokenizer : public testing::TestWithParam<std::string> {
  protected:
@@ -308,7 +320,8 @@ TEST_P(RealTokenizer, HasTheModelsVocabulary) {
 }
 
 TEST_P(RealTokenizer, EncodesWhatIsKnownByHand) {
-  EXPECT_EQ(tokenizer().encode("The capital of France is", Control::recognised), (Tokens{760, 6511, 314, 9338, 369}));
+  EXPECT_EQ(tokenizer().encode("The capital of France is", Control::recognised),
+            (Tokens{760, 6511, 314, 9338, 369}));
   std::string integers = "1";
   for (int i = 2; i <= 699; ++i) integers.append(" ").append(std::to_string(i));
   EXPECT_EQ(tokenizer().encode(integers, Control::recognised).size(), 2687U);
@@ -342,7 +355,8 @@ TEST_P(RealTokenizer, AgreesWithTheGoldenConversations) {
     for (const auto& [model, rendered] : example["rendered"].items()) {
       if (rendered.contains("error")) continue;
       const auto text = rendered["text"].get<std::string>();
-      EXPECT_EQ(tokenizer().encode(text, Control::recognised), rendered["ids"].get<Tokens>()) << example["name"];
+      EXPECT_EQ(tokenizer().encode(text, Control::recognised), rendered["ids"].get<Tokens>())
+          << example["name"];
       EXPECT_EQ(tokenizer().decode(rendered["ids"].get<Tokens>()), text) << example["name"];
       ++compared;
     }
@@ -355,7 +369,9 @@ TEST_P(RealTokenizer, DecodingGivesBackTheText) { expect_round_trips(tokenizer()
 TEST_P(RealTokenizer, LongTextsTakeLinearTime) { expect_long_texts_round_trip(tokenizer()); }
 
 INSTANTIATE_TEST_SUITE_P(Files, RealTokenizer, testing::Values("qwen3.6-35b-a3b", "qwen3.6-35b-a3b-4bit"),
-                         [](const auto& name) { return name.param.ends_with("-4bit") ? "Pairs" : "Strings"; });
+                         [](const auto& name) {
+                           return name.param.ends_with("-4bit") ? "Pairs" : "Strings";
+                         });
 
 }  // namespace
 }  // namespace calla
