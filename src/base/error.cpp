@@ -14,7 +14,8 @@ std::string joined(std::string_view where, std::string_view problem, std::string
 Error::Error(std::string_view where, std::string_view problem, std::string_view advice)
     : std::runtime_error(joined(where, problem, advice)) {}
 
-RequestError::RequestError(std::string_view param, std::string_view problem, std::string_view advice, std::string_view code)
+RequestError::RequestError(std::string_view param, std::string_view problem, std::string_view advice,
+                           std::string_view code)
     : Error(param, problem, advice), param_(param), code_(code) {}
 
 }  // namespace calla

@@ -34,7 +34,8 @@ class Descriptor {
 }  // namespace
 
 MappedFile::MappedFile(const std::filesystem::path& path) {
-  const Descriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC));  // NOLINT(cppcoreguidelines-pro-type-vararg)
+  const Descriptor file(
+      ::open(path.c_str(), O_RDONLY | O_CLOEXEC));  // NOLINT(cppcoreguidelines-pro-type-vararg)
   if (file.get() < 0) fail(path, "cannot be opened");
   struct stat status {};
   if (::fstat(file.get(), &status) != 0) fail(path, "cannot be examined");
@@ -47,7 +48,8 @@ MappedFile::MappedFile(const std::filesystem::path& path) {
 }
 
 MappedFile::~MappedFile() {
-  if (data_ != nullptr) ::munmap(const_cast<std::byte*>(data_), size_);  // NOLINT(cppcoreguidelines-pro-type-const-cast)
+  if (data_ != nullptr)
+    ::munmap(const_cast<std::byte*>(data_), size_);  // NOLINT(cppcoreguidelines-pro-type-const-cast)
 }
 
 MappedFile::MappedFile(MappedFile&& other) noexcept

@@ -6,8 +6,8 @@
 
 namespace calla {
 
-/// Maps a whole file; the mapping ends with the object. An empty file gives an empty span. Throws Error when the file
-/// cannot be opened or mapped.
+/// Maps a whole file; the mapping ends with the object. An empty file gives an empty span. Throws Error when
+/// the file cannot be opened or mapped.
 class MappedFile {
  public:
   explicit MappedFile(const std::filesystem::path& path);

@@ -48,9 +48,13 @@ std::string_view name(ChatEnd end) {
 }
 
 Chat::Chat(Engine& engine, const Tokenizer& tokenizer, SamplingChoice defaults, std::vector<Token> end_tokens)
-    : engine_(&engine), tokenizer_(&tokenizer), defaults_(std::move(defaults)), end_tokens_(std::move(end_tokens)) {
+    : engine_(&engine),
+      tokenizer_(&tokenizer),
+      defaults_(std::move(defaults)),
+      end_tokens_(std::move(end_tokens)) {
   if (!tokenizer.control_token(think_end)) {
-    throw Error("tokenizer.json", "has no </think> token", "take the tokenizer that belongs to the checkpoint");
+    throw Error("tokenizer.json", "has no </think> token",
+                "take the tokenizer that belongs to the checkpoint");
   }
 }
 
@@ -59,7 +63,8 @@ Prompt Chat::render(const ChatRequest& request) const {
   const std::vector<Message>& messages = request.conversation.messages;
   const bool open_end =
       !messages.empty() && messages.back().role == Role::assistant && messages.back().tool_calls.empty();
-  options.continue_final_message = options.continue_final_message || (open_end && options.add_generation_prompt);
+  options.continue_final_message =
+      options.continue_final_message || (open_end && options.add_generation_prompt);
   return write_prompt(request.conversation, options);
 }
 
@@ -98,7 +103,8 @@ ChatEvent ChatStream::next() {
 std::optional<ChatEvent> ChatStream::next(Seconds patience) {
   const auto deadline = std::chrono::steady_clock::now() + patience;
   while (ready_.empty()) {
-    const std::optional<GenerationEvent> event = generation_->next(deadline - std::chrono::steady_clock::now());
+    const std::optional<GenerationEvent> event =
+        generation_->next(deadline - std::chrono::steady_clock::now());
     if (!event) return std::nullopt;
     handle(*event);
   }
@@ -149,7 +155,8 @@ void ChatStream::translate(std::vector<ReplyEvent>& events) {
     } else {
       std::visit(
           [&](auto& other) {
-            if constexpr (std::is_constructible_v<ChatEvent, decltype(other)>) ready_.emplace_back(std::move(other));
+            if constexpr (std::is_constructible_v<ChatEvent, decltype(other)>)
+              ready_.emplace_back(std::move(other));
           },
           event);
     }

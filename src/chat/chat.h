@@ -1,5 +1,5 @@
-// One turn of a conversation, free of any API's dialect: a ChatRequest in, ChatEvents out. The terminal and every API are
-// translators of it.
+// One turn of a conversation, free of any API's dialect: a ChatRequest in, ChatEvents out. The terminal and
+// every API are translators of it.
 #pragma once
 #include <cstdint>
 #include <deque>
@@ -60,8 +60,8 @@ struct ChatFinished {
   GenerationFinished timing;
 };
 
-using ChatEvent = std::variant<PromptProgress, ChatToken, ReasoningDelta, ContentDelta, ChatToolCall, ToolCallArguments,
-                               ToolCallEnd, ToolCallCut, ChatFinished>;
+using ChatEvent = std::variant<PromptProgress, ChatToken, ReasoningDelta, ContentDelta, ChatToolCall,
+                               ToolCallArguments, ToolCallEnd, ToolCallCut, ChatFinished>;
 
 /// A running turn. Its destructor cancels it.
 class ChatStream {
@@ -97,13 +97,14 @@ class ChatStream {
   std::deque<ChatEvent> ready_;
 };
 
-/// A model ready to talk: an engine, the tokenizer and the model's own sampling defaults. All must outlive it.
+/// A model ready to talk: an engine, the tokenizer and the model's own sampling defaults. All must outlive
+/// it.
 class Chat {
  public:
   Chat(Engine& engine, const Tokenizer& tokenizer, SamplingChoice defaults, std::vector<Token> end_tokens);
 
-  /// Renders, encodes and starts. Throws RequestError that names the field for what cannot be served. A final assistant
-  /// message is continued.
+  /// Renders, encodes and starts. Throws RequestError that names the field for what cannot be served. A final
+  /// assistant message is continued.
   ChatStream start(const ChatRequest& request) const;
 
   /// The prompt of a request, as start() would give it to the model.

@@ -33,9 +33,11 @@ SamplingParams resolve(const SamplingChoice& choice, const SamplingChoice& defau
   params.top_k = pick(choice.top_k, defaults.top_k, params.top_k);
   params.top_p = pick(choice.top_p, defaults.top_p, params.top_p);
   params.min_p = pick(choice.min_p, defaults.min_p, params.min_p);
-  params.repetition_penalty = pick(choice.repetition_penalty, defaults.repetition_penalty, params.repetition_penalty);
+  params.repetition_penalty =
+      pick(choice.repetition_penalty, defaults.repetition_penalty, params.repetition_penalty);
   params.presence_penalty = pick(choice.presence_penalty, defaults.presence_penalty, params.presence_penalty);
-  params.frequency_penalty = pick(choice.frequency_penalty, defaults.frequency_penalty, params.frequency_penalty);
+  params.frequency_penalty =
+      pick(choice.frequency_penalty, defaults.frequency_penalty, params.frequency_penalty);
   params.logit_bias = choice.logit_bias;
   params.seed = choice.seed ? *choice.seed : entropy();
 
@@ -47,8 +49,10 @@ SamplingParams resolve(const SamplingChoice& choice, const SamplingChoice& defau
   require(within(params.min_p, 0, 1), "min_p", params.min_p, "from 0 to 1");
   require(within(params.repetition_penalty, 0, 10) && params.repetition_penalty > 0, "repetition_penalty",
           params.repetition_penalty, "above 0 and at most 10");
-  require(within(params.presence_penalty, -2, 2), "presence_penalty", params.presence_penalty, "from -2 to 2");
-  require(within(params.frequency_penalty, -2, 2), "frequency_penalty", params.frequency_penalty, "from -2 to 2");
+  require(within(params.presence_penalty, -2, 2), "presence_penalty", params.presence_penalty,
+          "from -2 to 2");
+  require(within(params.frequency_penalty, -2, 2), "frequency_penalty", params.frequency_penalty,
+          "from -2 to 2");
   for (const auto& [token, bias] : params.logit_bias) {
     require(within(bias, -100, 100), fmt::format("logit_bias[\"{}\"]", token), bias, "from -100 to 100");
   }

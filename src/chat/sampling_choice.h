@@ -22,7 +22,8 @@ struct SamplingChoice {
   std::optional<std::uint64_t> seed = {};  // left out: drawn from the system's entropy
 };
 
-/// `choice` over `defaults` over SamplingParams' own. Throws RequestError that names the field when a value is out of range.
+/// `choice` over `defaults` over SamplingParams' own. Throws RequestError that names the field when a value
+/// is out of range.
 SamplingParams resolve(const SamplingChoice& choice, const SamplingChoice& defaults);
 
 }  // namespace calla

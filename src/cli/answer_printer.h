@@ -7,8 +7,8 @@
 
 namespace calla::cli {
 
-/// Content goes to standard output as it comes. Everything else is for the person: the reasoning dimmed, or a live count of
-/// its tokens where it is not wanted, tool calls, and one dim line of figures at the end.
+/// Content goes to standard output as it comes. Everything else is for the person: the reasoning dimmed, or a
+/// live count of its tokens where it is not wanted, tool calls, and one dim line of figures at the end.
 class AnswerPrinter {
  public:
   explicit AnswerPrinter(bool show_thinking);

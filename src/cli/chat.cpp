@@ -1,9 +1,9 @@
 // calla chat: a conversation at the terminal.
+#include <CLI/CLI.hpp>
 #include <memory>
 #include <string>
 #include <string_view>
 
-#include <CLI/CLI.hpp>
 #include <fmt/format.h>
 #include <unistd.h>
 
@@ -36,7 +36,8 @@ constexpr std::string_view help =
     "  /save FILE      write the conversation as JSON\n"
     "  /load FILE      go on with a saved conversation\n"
     "  /exit           leave (also Ctrl-D)\n"
-    "  A line that ends in \\ goes on in the next; \"\"\" on a line of its own begins and ends a longer text.\n"
+    "  A line that ends in \\ goes on in the next; \"\"\" on a line of its own begins and ends a longer "
+    "text.\n"
     "  Ctrl-C stops an answer.\n";
 
 class Session {
@@ -74,7 +75,9 @@ class Session {
  private:
   std::vector<Message>& messages() { return request_.conversation.messages; }
 
-  void note(std::string_view text) { put(STDERR_FILENO, fmt::format("{}{}{}\n", err_.dim, text, err_.reset)); }
+  void note(std::string_view text) {
+    put(STDERR_FILENO, fmt::format("{}{}{}\n", err_.dim, text, err_.reset));
+  }
 
   void set_system(const std::string& text) {
     std::erase_if(messages(), [](const Message& message) { return message.role == Role::system; });

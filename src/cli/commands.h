@@ -1,5 +1,5 @@
-// The commands of the program, one file each. Every function adds its command to the program's parser; the command's
-// callback does the work and throws Error when it fails.
+// The commands of the program, one file each. Every function adds its command to the program's parser; the
+// command's callback does the work and throws Error when it fails.
 #pragma once
 
 namespace CLI {

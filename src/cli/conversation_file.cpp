@@ -11,11 +11,16 @@ namespace {
 
 std::string_view name(Role role) {
   switch (role) {
-    case Role::system: return "system";
-    case Role::developer: return "developer";
-    case Role::user: return "user";
-    case Role::assistant: return "assistant";
-    case Role::tool: return "tool";
+    case Role::system:
+      return "system";
+    case Role::developer:
+      return "developer";
+    case Role::user:
+      return "user";
+    case Role::assistant:
+      return "assistant";
+    case Role::tool:
+      return "tool";
   }
   return "user";
 }
@@ -63,14 +68,16 @@ void write_conversation_file(const std::filesystem::path& path, const Conversati
   std::ofstream out(partial, std::ios::binary);
   out << json.dump(2) << '\n';
   out.close();
-  if (!out) throw Error(path.string(), "cannot be written", "check that the folder exists and the disk has room");
+  if (!out)
+    throw Error(path.string(), "cannot be written", "check that the folder exists and the disk has room");
   std::filesystem::rename(partial, path);
 }
 
 std::vector<Json> read_tools_file(const std::filesystem::path& path) {
   Json json = read_json_file(path);
   // Only the tools of the request are read: the conversation's reader checks them.
-  Json request{{"messages", Json::array()}, {"tools", json.is_object() && json.contains("tools") ? json["tools"] : json}};
+  Json request{{"messages", Json::array()},
+               {"tools", json.is_object() && json.contains("tools") ? json["tools"] : json}};
   return within(path, [&] { return conversation_from_json(request).tools; });
 }
 

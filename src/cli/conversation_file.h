@@ -14,7 +14,8 @@ struct ConversationFile {
   PromptOptions options;
 };
 
-/// Reads {"messages": [...], "tools": [...], "chat_template_kwargs": {...}}. Throws Error that names the file and the field.
+/// Reads {"messages": [...], "tools": [...], "chat_template_kwargs": {...}}. Throws Error that names the file
+/// and the field.
 ConversationFile read_conversation_file(const std::filesystem::path& path);
 
 /// Writes the same form, whole or not at all. Throws Error when that fails.
@@ -24,7 +25,8 @@ void write_conversation_file(const std::filesystem::path& path, const Conversati
 /// Reads an array of tools, or an object with a key "tools". Throws Error that names the file and the field.
 std::vector<Json> read_tools_file(const std::filesystem::path& path);
 
-/// The OpenAI API's form of a call: {"id", "type": "function", "function": {"name", "arguments"}}, arguments as JSON text.
+/// The OpenAI API's form of a call: {"id", "type": "function", "function": {"name", "arguments"}}, arguments
+/// as JSON text.
 Json tool_call_json(const ToolCall& call);
 
 }  // namespace calla::cli

@@ -1,10 +1,10 @@
 // calla info: what the checkpoint is, what the machine has, and whether they fit together.
+#include <CLI/CLI.hpp>
 #include <fstream>
 #include <memory>
 #include <string>
 #include <thread>
 
-#include <CLI/CLI.hpp>
 #include <fmt/format.h>
 #include <unistd.h>
 
@@ -48,17 +48,20 @@ void info(const ModelFlags& flags) {
   print_head("Checkpoint");
   print_row("model", std::string(name(shape)));
   print_row("directory", directory.string());
-  print_row("weights", fmt::format("{} in {} tensors, affine 4-bit in groups of 64", format_bytes(weights.bytes),
-                                   store->tensors().size()));
-  print_row("layers", fmt::format("{} Gated DeltaNet, {} attention; {} experts, {} a token", shape.delta_layers(),
-                                  shape.attention_layers(), shape.experts, Shape::experts_per_token));
-  print_row("drafting", weights.mtp ? "has a multi-token-prediction layer" : "no multi-token-prediction layer");
+  print_row("weights", fmt::format("{} in {} tensors, affine 4-bit in groups of 64",
+                                   format_bytes(weights.bytes), store->tensors().size()));
+  print_row("layers",
+            fmt::format("{} Gated DeltaNet, {} attention; {} experts, {} a token", shape.delta_layers(),
+                        shape.attention_layers(), shape.experts, Shape::experts_per_token));
+  print_row("drafting",
+            weights.mtp ? "has a multi-token-prediction layer" : "no multi-token-prediction layer");
   print_row("vocabulary", fmt::format("{} tokens ({} rows)", tokenizer.size(), shape.vocabulary));
   print_row("context", fmt::format("up to {} tokens", config.context));
 
   const std::optional<std::uint64_t> available = available_memory();
   print_head("Machine");
-  print_row("processor", fmt::format("{}, {} threads", processor_name(), std::thread::hardware_concurrency()));
+  print_row("processor",
+            fmt::format("{}, {} threads", processor_name(), std::thread::hardware_concurrency()));
   print_row("memory", available ? format_bytes(*available) + " available" : "unknown");
   print_row("runs on", "CPU (reference, float32)");
 
@@ -70,15 +73,17 @@ void info(const ModelFlags& flags) {
   print_row("state", format_bytes(plan.states));
   print_row("workspace", format_bytes(plan.workspace));
   const bool fits = !available || plan.total() <= *available;
-  print_row("in all", fmt::format("{}: {}", format_bytes(plan.total()),
-                                  fits ? "fits" : "does not fit; close other programs or choose a smaller --context"));
+  print_row("in all",
+            fmt::format("{}: {}", format_bytes(plan.total()),
+                        fits ? "fits" : "does not fit; close other programs or choose a smaller --context"));
 }
 
 }  // namespace
 
 void add_info(CLI::App& program) {
   auto flags = std::make_shared<ModelFlags>();
-  CLI::App& command = *program.add_subcommand("info", "Describe the checkpoint, the machine and the memory plan");
+  CLI::App& command =
+      *program.add_subcommand("info", "Describe the checkpoint, the machine and the memory plan");
   add_model_flag(command, *flags);
   add_context_flag(command, *flags);
   command.callback([flags] { info(*flags); });

@@ -13,8 +13,8 @@ class LineReader {
   /// Waits for a line, without its end. `interrupted`: Ctrl-C was pressed; `closed`: there is no more.
   LineEnd read(std::string& line);
 
-  /// One message: a line; or several, each but the last ending in a backslash; or all lines between two lines of """.
-  /// Prints the prompts `first` and `more` on a terminal.
+  /// One message: a line; or several, each but the last ending in a backslash; or all lines between two lines
+  /// of """. Prints the prompts `first` and `more` on a terminal.
   LineEnd read_message(std::string& message, std::string_view first, std::string_view more);
 
  private:

@@ -1,6 +1,6 @@
+#include <CLI/CLI.hpp>
 #include <exception>
 
-#include <CLI/CLI.hpp>
 #include <fmt/format.h>
 #include <unistd.h>
 
@@ -44,8 +44,9 @@ int main(int argc, char** argv) {
       return program.exit(asked);
     } catch (const CLI::ParseError& fault) {
       return report(fmt::format("{}; see {} --help", fault.what(),
-                                program.get_subcommands().empty() ? "calla"
-                                                                  : "calla " + program.get_subcommands().front()->get_name()),
+                                program.get_subcommands().empty()
+                                    ? "calla"
+                                    : "calla " + program.get_subcommands().front()->get_name()),
                     wrong_usage);
     }
     return done;

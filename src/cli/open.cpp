@@ -1,9 +1,9 @@
 #include "cli/open.h"
 
+#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cstdlib>
 
-#include <CLI/CLI.hpp>
 #include <fmt/format.h>
 
 #include "base/error.h"
@@ -16,19 +16,24 @@
 namespace calla::cli {
 namespace {
 
-/// The tokenizer must be the one the checkpoint was trained with: its ids fit the embedding, and the ids at which the model
-/// ends its turn are control tokens.
-void check_tokenizer(const Tokenizer& tokenizer, const ModelConfig& config, const std::filesystem::path& directory) {
+/// The tokenizer must be the one the checkpoint was trained with: its ids fit the embedding, and the ids at
+/// which the model ends its turn are control tokens.
+void check_tokenizer(const Tokenizer& tokenizer, const ModelConfig& config,
+                     const std::filesystem::path& directory) {
   const std::string file = (directory / "tokenizer.json").string();
   constexpr std::string_view advice = "take the tokenizer.json that belongs to the checkpoint";
   if (tokenizer.size() > config.shape.vocabulary) {
-    throw Error(file, fmt::format("has {} tokens, and the model {}", tokenizer.size(), config.shape.vocabulary), advice);
+    throw Error(file,
+                fmt::format("has {} tokens, and the model {}", tokenizer.size(), config.shape.vocabulary),
+                advice);
   }
   for (const Token token : config.end_tokens) {
     if (!tokenizer.is_control(token)) {
-      throw Error(file, fmt::format("has {} tokens, and {}, which ends the model's turn, is not a control token of it",
-                                    tokenizer.size(), token),
-                  advice);
+      throw Error(
+          file,
+          fmt::format("has {} tokens, and {}, which ends the model's turn, is not a control token of it",
+                      tokenizer.size(), token),
+          advice);
     }
   }
 }
@@ -72,14 +77,16 @@ std::unique_ptr<Backend> load_backend(const ModelFlags& flags, const ModelConfig
 }  // namespace
 
 void add_model_flag(CLI::App& command, ModelFlags& flags) {
-  command.add_option("-m,--model", flags.model,
-                     "Directory of the checkpoint (default: $CALLA_MODEL, else the demonstration model)")
+  command
+      .add_option("-m,--model", flags.model,
+                  "Directory of the checkpoint (default: $CALLA_MODEL, else the demonstration model)")
       ->type_name("DIR");
 }
 
 void add_context_flag(CLI::App& command, ModelFlags& flags) {
   command
-      .add_option("--context", flags.context, "Tokens a conversation may have (default: as many as the model and the memory allow)")
+      .add_option("--context", flags.context,
+                  "Tokens a conversation may have (default: as many as the model and the memory allow)")
       ->type_name("N")
       ->check(at_least(1));
 }
@@ -88,7 +95,8 @@ std::filesystem::path model_directory(const ModelFlags& flags) {
   std::filesystem::path directory = flags.model;
   if (directory.empty()) {
     const char* from_environment = std::getenv("CALLA_MODEL");  // NOLINT(concurrency-mt-unsafe)
-    directory = from_environment != nullptr && *from_environment != '\0' ? from_environment : CALLA_DEMO_MODEL;
+    directory =
+        from_environment != nullptr && *from_environment != '\0' ? from_environment : CALLA_DEMO_MODEL;
   }
   check_model_directory(directory);
   return directory;
@@ -96,10 +104,13 @@ std::filesystem::path model_directory(const ModelFlags& flags) {
 
 MemoryPlan plan_memory(const ModelFlags& flags, const ModelConfig& config, std::uint64_t weight_bytes,
                        std::optional<std::uint64_t> available) {
-  const auto plan = [&](int context) { return reference::plan(config.shape, weight_bytes, flags.slots, context); };
+  const auto plan = [&](int context) {
+    return reference::plan(config.shape, weight_bytes, flags.slots, context);
+  };
   if (flags.context) {
     if (*flags.context > config.context) {
-      throw Error("--context", fmt::format("is {}, and the model knows {} positions", *flags.context, config.context));
+      throw Error("--context",
+                  fmt::format("is {}, and the model knows {} positions", *flags.context, config.context));
     }
     return plan(*flags.context);
   }

@@ -29,7 +29,8 @@ void add_context_flag(CLI::App& command, ModelFlags& flags);
 /// The directory that the flags mean. Throws Error when it does not exist.
 std::filesystem::path model_directory(const ModelFlags& flags);
 
-/// The memory plan for the flags: the context asked for, or the longest that the model knows and `available` bytes hold.
+/// The memory plan for the flags: the context asked for, or the longest that the model knows and `available`
+/// bytes hold.
 MemoryPlan plan_memory(const ModelFlags& flags, const ModelConfig& config, std::uint64_t weight_bytes,
                        std::optional<std::uint64_t> available);
 
@@ -44,8 +45,8 @@ struct Model {
   Chat chat;
 };
 
-/// Loads everything, with a progress bar on a terminal. Throws Error for whatever is wrong with the directory, and when the
-/// plan does not fit into memory.
+/// Loads everything, with a progress bar on a terminal. Throws Error for whatever is wrong with the
+/// directory, and when the plan does not fit into memory.
 std::unique_ptr<Model> open_model(const ModelFlags& flags);
 
 }  // namespace calla::cli

@@ -1,8 +1,8 @@
 // calla render: the prompt that the model would be given for a conversation.
+#include <CLI/CLI.hpp>
 #include <memory>
 #include <string>
 
-#include <CLI/CLI.hpp>
 #include <unistd.h>
 
 #include "base/json.h"

@@ -1,6 +1,7 @@
 #include "cli/request_flags.h"
 
 #include <CLI/CLI.hpp>
+
 #include <fmt/format.h>
 
 namespace calla::cli {
@@ -26,10 +27,13 @@ CLI::Validator at_least(int least) {
 
 void add_request_flags(CLI::App& command, RequestFlags& flags) {
   command.add_flag("--no-think", flags.no_think, "Answer at once, without reasoning first");
-  command.add_option("--thinking-budget", flags.thinking_budget, "Close the reasoning after this many tokens")
+  command
+      .add_option("--thinking-budget", flags.thinking_budget, "Close the reasoning after this many tokens")
       ->type_name("N")
       ->check(at_least(0));
-  command.add_option("--max-tokens", flags.max_tokens, "End the reply after this many tokens, reasoning included")
+  command
+      .add_option("--max-tokens", flags.max_tokens,
+                  "End the reply after this many tokens, reasoning included")
       ->type_name("N")
       ->check(at_least(1));
   command.add_option("--stop", flags.stop, "End the answer before this text (may be given several times)")
@@ -48,7 +52,8 @@ void add_request_flags(CLI::App& command, RequestFlags& flags) {
   option("--min-p", flags.sampling.min_p, "Only tokens at least this probable relative to the best", "X");
   option("--presence-penalty", flags.sampling.presence_penalty, "-2 to 2; against words already used", "X");
   option("--frequency-penalty", flags.sampling.frequency_penalty, "-2 to 2; against words used often", "X");
-  option("--repetition-penalty", flags.sampling.repetition_penalty, "1: off; above 1 against words of prompt and reply", "X");
+  option("--repetition-penalty", flags.sampling.repetition_penalty,
+         "1: off; above 1 against words of prompt and reply", "X");
 }
 
 }  // namespace calla::cli

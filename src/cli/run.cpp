@@ -1,7 +1,7 @@
 // calla run: one prompt or conversation in, one streamed answer out.
+#include <CLI/CLI.hpp>
 #include <memory>
 
-#include <CLI/CLI.hpp>
 #include <fmt/format.h>
 #include <unistd.h>
 
@@ -62,7 +62,9 @@ Json result_json(const Tokenizer& tokenizer, const std::vector<Token>& prompt, c
                  const ChatFinished& finished) {
   Json calls = Json::array();
   for (const ToolCall& call : reply.tool_calls) calls.push_back(tool_call_json(call));
-  const auto or_null = [](const std::optional<std::string>& text) { return text ? Json(*text) : Json(nullptr); };
+  const auto or_null = [](const std::optional<std::string>& text) {
+    return text ? Json(*text) : Json(nullptr);
+  };
   const ChatUsage& usage = finished.usage;
   const auto rate = [](int tokens, Seconds time) { return time.count() > 0 ? tokens / time.count() : 0.0; };
   return {{"prompt_ids", prompt},
@@ -114,17 +116,20 @@ void run(const RunFlags& flags) {
 void add_run(CLI::App& program) {
   auto flags = std::make_shared<RunFlags>();
   CLI::App& command = *program.add_subcommand("run", "Answer one prompt");
-  command.add_option("PROMPT", flags->prompt, "What to answer (default: read from standard input)")->option_text(" ");
+  command.add_option("PROMPT", flags->prompt, "What to answer (default: read from standard input)")
+      ->option_text(" ");
   add_model_flag(command, flags->model);
   add_context_flag(command, flags->model);
   command.add_option("--system", flags->system, "Instructions for the model")->type_name("TEXT");
-  command.add_option("--tools", flags->tools_file, "JSON file with an array of tools in the OpenAI form")->type_name("FILE");
+  command.add_option("--tools", flags->tools_file, "JSON file with an array of tools in the OpenAI form")
+      ->type_name("FILE");
   command
       .add_option("--messages", flags->messages_file,
                   "JSON file with a whole conversation: {\"messages\", \"tools\", \"chat_template_kwargs\"}")
       ->type_name("FILE");
   command.add_flag("--show-thinking", flags->show_thinking, "Print the reasoning too");
-  command.add_flag("--json", flags->json, "Print one JSON object when the reply is finished, instead of streaming it");
+  command.add_flag("--json", flags->json,
+                   "Print one JSON object when the reply is finished, instead of streaming it");
   add_request_flags(command, flags->request);
   command.footer(
       "Examples:\n"

@@ -55,8 +55,8 @@ void ProgressBar::draw(std::uint64_t done, std::uint64_t total, std::string_view
   std::string bar;
   for (int i = 0; i < width; ++i) bar += i < filled ? "━" : " ";
   const Style style(STDERR_FILENO);
-  put(STDERR_FILENO, fmt::format("{}{} {}▕{}▏ {:3} %  {}{}", style.erase_line, label_, style.dim, bar, per_mille / 10, note,
-                                 style.reset));
+  put(STDERR_FILENO, fmt::format("{}{} {}▕{}▏ {:3} %  {}{}", style.erase_line, label_, style.dim, bar,
+                                 per_mille / 10, note, style.reset));
 }
 
 InterruptGuard::InterruptGuard() {
@@ -94,7 +94,8 @@ std::string read_standard_input() {
     text.append(buffer.data(), static_cast<std::size_t>(count));
   }
   if (const std::size_t at = first_invalid_utf8(text); at < text.size()) {
-    throw Error("standard input", fmt::format("is not UTF-8 at byte {}", at), "convert it, for example with iconv");
+    throw Error("standard input", fmt::format("is not UTF-8 at byte {}", at),
+                "convert it, for example with iconv");
   }
   return text;
 }

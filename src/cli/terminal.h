@@ -12,7 +12,8 @@ bool is_terminal(int descriptor);
 struct Style {
   explicit Style(int descriptor);
   std::string_view dim, bold, red, reset;
-  std::string_view erase_line;  // back to the first column of an empty line; empty only where it is no terminal
+  std::string_view
+      erase_line;  // back to the first column of an empty line; empty only where it is no terminal
 };
 
 /// One line on standard error that is redrawn in place; nothing at all where that is no terminal.

@@ -1,10 +1,10 @@
 // calla tokenize and calla detokenize: between text and ids.
+#include <CLI/CLI.hpp>
 #include <charconv>
 #include <memory>
 #include <optional>
 #include <string>
 
-#include <CLI/CLI.hpp>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 #include <unistd.h>
@@ -28,9 +28,11 @@ struct TokenizeFlags {
 void tokenize(const TokenizeFlags& flags) {
   const Tokenizer tokenizer = Tokenizer::load(model_directory(flags.model));
   const std::string text = flags.text ? *flags.text : read_standard_input();
-  const auto control = flags.special ? Tokenizer::ControlTokens::recognised : Tokenizer::ControlTokens::as_text;
+  const auto control =
+      flags.special ? Tokenizer::ControlTokens::recognised : Tokenizer::ControlTokens::as_text;
   const std::vector<Token> ids = tokenizer.encode(text, control);
-  put(STDOUT_FILENO, flags.json ? Json{{"ids", ids}}.dump() + "\n" : fmt::format("{}\n", fmt::join(ids, " ")));
+  put(STDOUT_FILENO,
+      flags.json ? Json{{"ids", ids}}.dump() + "\n" : fmt::format("{}\n", fmt::join(ids, " ")));
 }
 
 struct DetokenizeFlags {
@@ -50,7 +52,8 @@ std::vector<Token> parse_ids(std::string_view text) {
     Token id = 0;
     const auto [stopped, fault] = std::from_chars(text.data() + at, text.data() + end, id);
     if (fault != std::errc() || stopped == text.data() + at) {
-      throw Error("standard input", fmt::format("has no token id at byte {}", at), "give numbers with blanks or commas between");
+      throw Error("standard input", fmt::format("has no token id at byte {}", at),
+                  "give numbers with blanks or commas between");
     }
     ids.push_back(id);
     at = end;
@@ -63,7 +66,8 @@ void detokenize(const DetokenizeFlags& flags) {
   const std::vector<Token> ids = flags.ids.empty() ? parse_ids(read_standard_input()) : flags.ids;
   for (const Token id : ids) {
     if (id < 0 || id >= tokenizer.size()) {
-      throw Error("ids", fmt::format("{} is not an id of this tokenizer, which has {}", id, tokenizer.size()));
+      throw Error("ids",
+                  fmt::format("{} is not an id of this tokenizer, which has {}", id, tokenizer.size()));
     }
   }
   const std::string text = tokenizer.decode(ids);
@@ -78,7 +82,8 @@ void add_tokenize(CLI::App& program) {
   CLI::App& command = *program.add_subcommand("tokenize", "Print the token ids of a text");
   command.add_option("TEXT", flags->text, "The text (default: read from standard input)")->option_text(" ");
   add_model_flag(command, flags->model);
-  command.add_flag("--special", flags->special, "Read control tokens such as <|im_end|> as tokens, not as text");
+  command.add_flag("--special", flags->special,
+                   "Read control tokens such as <|im_end|> as tokens, not as text");
   command.add_flag("--json", flags->json, "Print {\"ids\": [...]}");
   command.callback([flags] { tokenize(*flags); });
 }

@@ -47,7 +47,8 @@ class StreamedGeneration final : public Generation {
 
 }  // namespace
 
-Engine::Engine(std::unique_ptr<Backend> backend) : scheduler_(std::make_unique<Scheduler>(std::move(backend))) {}
+Engine::Engine(std::unique_ptr<Backend> backend)
+    : scheduler_(std::make_unique<Scheduler>(std::move(backend))) {}
 Engine::~Engine() = default;
 
 std::unique_ptr<Generation> Engine::start(GenerationRequest request) {
@@ -55,11 +56,13 @@ std::unique_ptr<Generation> Engine::start(GenerationRequest request) {
   if (request.max_tokens && *request.max_tokens < 1) throw RequestError("max_tokens", "must be at least 1");
   const auto prompt = static_cast<long long>(request.prompt.size());
   if (prompt >= context()) {
-    throw RequestError("prompt",
-                       fmt::format("has {} tokens, and the context has room for {} with the answer", prompt, context()),
-                       "shorten the conversation or start with a larger --context", "context_length_exceeded");
+    throw RequestError(
+        "prompt",
+        fmt::format("has {} tokens, and the context has room for {} with the answer", prompt, context()),
+        "shorten the conversation or start with a larger --context", "context_length_exceeded");
   }
-  return std::make_unique<StreamedGeneration>(scheduler_->enqueue(std::move(request)), [this] { scheduler_->wake(); });
+  return std::make_unique<StreamedGeneration>(scheduler_->enqueue(std::move(request)),
+                                              [this] { scheduler_->wake(); });
 }
 
 int Engine::context() const { return memory().context; }

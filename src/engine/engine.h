@@ -1,5 +1,5 @@
-// Tokens in, tokens out: requests, slots and their schedule. One thread drives the backend; any thread may start, read and
-// cancel generations.
+// Tokens in, tokens out: requests, slots and their schedule. One thread drives the backend; any thread may
+// start, read and cancel generations.
 #pragma once
 #include <chrono>
 #include <memory>
@@ -14,12 +14,12 @@
 
 namespace calla {
 
-/// A bound on the tokens before a marker: if the model has not written `end` within `tokens` tokens, the engine appends
-/// `closing` in its place and lets it go on from there.
+/// A bound on the tokens before a marker: if the model has not written `end` within `tokens` tokens, the
+/// engine appends `closing` in its place and lets it go on from there.
 struct ThinkingBudget {
   int tokens = 0;
-  Token end = 0;                // </think>
-  std::vector<Token> closing = {};   // what is appended, `end` included
+  Token end = 0;                    // </think>
+  std::vector<Token> closing = {};  // what is appended, `end` included
 };
 
 struct GenerationRequest {
@@ -55,9 +55,9 @@ struct GenerationFinished {
   GenerationEnd end = GenerationEnd::stop;
   std::string error = {};
   std::optional<Token> end_token = {};  // of GenerationEnd::stop
-  Seconds queued{};   // from start() to the first work
-  Seconds prefill{};  // to the end of the prompt
-  Seconds decode{};   // from there to the last token
+  Seconds queued{};                     // from start() to the first work
+  Seconds prefill{};                    // to the end of the prompt
+  Seconds decode{};                     // from there to the last token
 };
 
 using GenerationEvent = std::variant<PromptProgress, GeneratedToken, GenerationFinished>;
@@ -66,7 +66,8 @@ using GenerationEvent = std::variant<PromptProgress, GeneratedToken, GenerationF
 class Generation {
  public:
   virtual ~Generation() = default;
-  /// Waits for the next event; the last one is GenerationFinished, after which there is nothing more to ask for.
+  /// Waits for the next event; the last one is GenerationFinished, after which there is nothing more to ask
+  /// for.
   virtual GenerationEvent next() = 0;
   /// The same, for at most `patience`; nothing when it passes.
   virtual std::optional<GenerationEvent> next(Seconds patience) = 0;
@@ -85,8 +86,8 @@ class Engine {
   Engine(Engine&&) = delete;
   Engine& operator=(Engine&&) = delete;
 
-  /// Queues a request. Throws RequestError for an empty prompt, for one that leaves no room in the context (code
-  /// context_length_exceeded, with both numbers), and for a max_tokens below 1.
+  /// Queues a request. Throws RequestError for an empty prompt, for one that leaves no room in the context
+  /// (code context_length_exceeded, with both numbers), and for a max_tokens below 1.
   std::unique_ptr<Generation> start(GenerationRequest request);
 
   int context() const;

@@ -8,7 +8,8 @@
 namespace calla {
 
 namespace {
-// Steps submitted and not collected: one more than the one whose tokens are being handled, so that the device never waits.
+// Steps submitted and not collected: one more than the one whose tokens are being handled, so that the device
+// never waits.
 constexpr std::size_t depth = 2;
 }  // namespace
 
@@ -101,7 +102,8 @@ void Engine::Scheduler::begin_admitted() {
 }
 
 void Engine::Scheduler::drop_cancelled() {
-  const bool any = std::any_of(running_.begin(), running_.end(), [](const auto& job) { return job->stream->cancelled(); });
+  const bool any =
+      std::any_of(running_.begin(), running_.end(), [](const auto& job) { return job->stream->cancelled(); });
   if (!any) return;
   // Steps under way may hold the slot: let them come to rest first.
   while (!steps_.empty()) collect_step();
@@ -114,7 +116,8 @@ void Engine::Scheduler::prefill_one_chunk() {
     Job& job = *running_[turn];
     const std::span<const Token> prompt = job.request.prompt;
     if (job.read == prompt.size()) continue;
-    const std::size_t count = std::min(prompt.size() - job.read, static_cast<std::size_t>(backend_->prefill_chunk()));
+    const std::size_t count =
+        std::min(prompt.size() - job.read, static_cast<std::size_t>(backend_->prefill_chunk()));
     const bool last = job.read + count == prompt.size();
     backend_->prefill(job.slot, prompt.subspan(job.read, count), last);
     job.read += count;
@@ -133,8 +136,9 @@ bool Engine::Scheduler::may_step(const Job& job) const {
 
 void Engine::Scheduler::close_thinking() {
   for (const auto& job : running_) {
-    const bool due = job->thinking && !job->end_token && job->read == job->request.prompt.size() && job->in_flight == 0 &&
-                     job->submitted >= job->request.budget->tokens && job->submitted < job->limit;
+    const bool due = job->thinking && !job->end_token && job->read == job->request.prompt.size() &&
+                     job->in_flight == 0 && job->submitted >= job->request.budget->tokens &&
+                     job->submitted < job->limit;
     if (!due) continue;
     const std::vector<Token>& closing = job->request.budget->closing;
     const auto count = std::min(static_cast<int>(closing.size()), job->limit - job->submitted);
@@ -163,7 +167,8 @@ bool Engine::Scheduler::submit_step() {
 void Engine::Scheduler::collect_step() {
   const std::vector<SampledToken> tokens = backend_->collect();
   const auto job_of = [&](int slot) -> Job& {
-    return **std::find_if(running_.begin(), running_.end(), [&](const auto& job) { return job->slot == slot; });
+    return **std::find_if(running_.begin(), running_.end(),
+                          [&](const auto& job) { return job->slot == slot; });
   };
   for (const int slot : steps_.front()) --job_of(slot).in_flight;
   steps_.pop_front();
@@ -184,7 +189,9 @@ void Engine::Scheduler::release_finished() {
     const bool cancelled = job->stream->cancelled();
     if (!cancelled && !job->end_token && job->submitted < job->limit) continue;
     free_slots_.push_back(job->slot);
-    finish(*job, job->end_token ? GenerationEnd::stop : cancelled ? GenerationEnd::cancelled : GenerationEnd::length);
+    finish(*job, job->end_token ? GenerationEnd::stop
+                 : cancelled    ? GenerationEnd::cancelled
+                                : GenerationEnd::length);
     job.reset();
   }
   std::erase(running_, nullptr);

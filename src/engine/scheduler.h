@@ -32,11 +32,11 @@ class Engine::Scheduler {
     GenerationRequest request;
     std::shared_ptr<EventStream> stream;
     int slot = -1;
-    int limit = 0;           // tokens it may generate
-    std::size_t read = 0;    // prompt tokens given to the backend
-    int submitted = 0;       // tokens asked for or appended
-    int in_flight = 0;       // steps submitted and not collected
-    bool thinking = false;   // a budget is set and its end token has not come
+    int limit = 0;          // tokens it may generate
+    std::size_t read = 0;   // prompt tokens given to the backend
+    int submitted = 0;      // tokens asked for or appended
+    int in_flight = 0;      // steps submitted and not collected
+    bool thinking = false;  // a budget is set and its end token has not come
     std::optional<Token> end_token;
     Clock::time_point queued_at;
     Clock::time_point started_at;
@@ -59,16 +59,16 @@ class Engine::Scheduler {
   std::unique_ptr<Backend> backend_;
   std::vector<std::unique_ptr<Job>> running_;  // by admission
   std::vector<int> free_slots_;
-  std::size_t next_prefill_ = 0;               // whose chunk is next, so that long prompts take turns
-  std::deque<std::vector<int>> steps_;         // slots of the steps submitted and not collected, oldest first
+  std::size_t next_prefill_ = 0;        // whose chunk is next, so that long prompts take turns
+  std::deque<std::vector<int>> steps_;  // slots of the steps submitted and not collected, oldest first
 
-  std::mutex mutex_;                           // guards the rest
+  std::mutex mutex_;  // guards the rest
   std::condition_variable changed_;
   std::deque<std::unique_ptr<Job>> waiting_;
   bool woken_ = false;
   bool closing_ = false;
 
-  std::thread thread_;                         // last: it starts when everything above exists
+  std::thread thread_;  // last: it starts when everything above exists
 };
 
 }  // namespace calla

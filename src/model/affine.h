@@ -1,11 +1,11 @@
-// The checkpoint's quantised format, MLX "affine": a row of weights in groups of 64 columns, each group with a scale s
-// and a bias b, w = s * q + b with q an unsigned integer of 4 or 8 bits.
+// The checkpoint's quantised format, MLX "affine": a row of weights in groups of 64 columns, each group with
+// a scale s and a bias b, w = s * q + b with q an unsigned integer of 4 or 8 bits.
 //
-// Packing: element c of a row lies in 32-bit word c / (32 / bits), at bit position bits * (c mod (32 / bits)): the lowest
-// nibble or byte first. Scales and biases are bfloat16, row-major [rows, columns / 64].
+// Packing: element c of a row lies in 32-bit word c / (32 / bits), at bit position bits * (c mod (32 /
+// bits)): the lowest nibble or byte first. Scales and biases are bfloat16, row-major [rows, columns / 64].
 //
-// A view reads the bytes of the file as they are: a safetensors file promises no alignment, so words and bfloat16 values
-// are loaded through memcpy, which costs nothing where the hardware allows it.
+// A view reads the bytes of the file as they are: a safetensors file promises no alignment, so words and
+// bfloat16 values are loaded through memcpy, which costs nothing where the hardware allows it.
 #pragma once
 #include <bit>
 #include <cstddef>
@@ -17,7 +17,8 @@
 
 namespace calla {
 
-static_assert(std::endian::native == std::endian::little, "the checkpoint is little-endian and read in place");
+static_assert(std::endian::native == std::endian::little,
+              "the checkpoint is little-endian and read in place");
 
 constexpr float bf16_to_float(std::uint16_t bits) { return std::bit_cast<float>(std::uint32_t{bits} << 16); }
 
@@ -25,10 +26,10 @@ constexpr float bf16_to_float(std::uint16_t bits) { return std::bit_cast<float>(
 struct AffineMatrix {
   int rows = 0;
   int columns = 0;
-  int bits = 0;                        // 4 or 8
-  std::span<const std::byte> words;    // u32  [rows, columns * bits / 32]
-  std::span<const std::byte> scales;   // bf16 [rows, columns / 64]
-  std::span<const std::byte> biases;   // bf16 [rows, columns / 64]
+  int bits = 0;                       // 4 or 8
+  std::span<const std::byte> words;   // u32  [rows, columns * bits / 32]
+  std::span<const std::byte> scales;  // bf16 [rows, columns / 64]
+  std::span<const std::byte> biases;  // bf16 [rows, columns / 64]
 
   int words_per_row() const { return columns * bits / 32; }
   int groups() const { return columns / Shape::quantization_group; }
@@ -53,8 +54,8 @@ struct AffineMatrix {
   }
 };
 
-/// Writes row `row` as float32 into `out` [columns]. s * q is exact in float32 (8 bits times 8 bits), so the sum is
-/// rounded once and equals mlx.dequantize bit for bit.
+/// Writes row `row` as float32 into `out` [columns]. s * q is exact in float32 (8 bits times 8 bits), so the
+/// sum is rounded once and equals mlx.dequantize bit for bit.
 void dequantize_row(const AffineMatrix& matrix, int row, std::span<float> out);
 
 /// A stack of equal matrices, one an expert, stored one after another.

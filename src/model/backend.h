@@ -1,8 +1,9 @@
-// What every backend implements: the whole model on one device. There is no graph of operations; a backend owns the weights
-// in the form it likes and a fixed number of slots.
+// What every backend implements: the whole model on one device. There is no graph of operations; a backend
+// owns the weights in the form it likes and a fixed number of slots.
 //
-// A slot is one sequence: its tokens so far, KV cache, Gated DeltaNet states, convolution windows and sampling state. Slots
-// do not influence each other: a sequence's tokens are the same whatever runs beside it.
+// A slot is one sequence: its tokens so far, KV cache, Gated DeltaNet states, convolution windows and
+// sampling state. Slots do not influence each other: a sequence's tokens are the same whatever runs beside
+// it.
 #pragma once
 #include <functional>
 #include <memory>
@@ -24,11 +25,12 @@ class Snapshot {
   virtual std::size_t bytes() const = 0;
 };
 
-/// Called with the index of a token among those given and the logits after it, [vocabulary], valid during the call.
+/// Called with the index of a token among those given and the logits after it, [vocabulary], valid during the
+/// call.
 using LogitsVisitor = std::function<void(std::size_t index, std::span<const float> logits)>;
 
-/// One thread at a time may call a backend. Faults of the device throw Error; arguments are the caller's duty: a slot below
-/// slots(), tokens below the vocabulary, and no more tokens than the context has room for.
+/// One thread at a time may call a backend. Faults of the device throw Error; arguments are the caller's
+/// duty: a slot below slots(), tokens below the vocabulary, and no more tokens than the context has room for.
 class Backend {
  public:
   virtual ~Backend() = default;
@@ -37,26 +39,26 @@ class Backend {
   virtual std::string_view device() const = 0;
   /// What is allocated; names the number of slots and the context.
   virtual const MemoryPlan& memory() const = 0;
-  /// The number of tokens that prefill likes to take at once: a longer prompt is best given in pieces of this size, so that
-  /// a caller can turn to other work between them.
+  /// The number of tokens that prefill likes to take at once: a longer prompt is best given in pieces of this
+  /// size, so that a caller can turn to other work between them.
   virtual int prefill_chunk() const = 0;
 
   /// Empties a slot: no tokens, zero state.
   virtual void reset(int slot) = 0;
   /// The number of tokens in a slot.
   virtual int position(int slot) const = 0;
-  /// How the slot's next tokens are drawn. Forgets what was drawn before: penalties and the random stream start anew.
-  /// `prompt` is what the repetition penalty counts besides the output.
+  /// How the slot's next tokens are drawn. Forgets what was drawn before: penalties and the random stream
+  /// start anew. `prompt` is what the repetition penalty counts besides the output.
   virtual void set_sampling(int slot, const SamplingParams& params, std::span<const Token> prompt) = 0;
 
-  /// Appends tokens. With `last`, the logits after the last one are what the next step draws from; without it they are not
-  /// computed and more tokens must follow before a step.
+  /// Appends tokens. With `last`, the logits after the last one are what the next step draws from; without it
+  /// they are not computed and more tokens must follow before a step.
   virtual void prefill(int slot, std::span<const Token> tokens, bool last) = 0;
 
-  /// Starts one decode step: each of the slots draws a token from its logits with its sampling parameters, and the token is
-  /// appended to it, unless it is one of its end tokens. Nothing waits for the host: step n + 1 may be submitted before step
-  /// n is collected; a slot that has ended stays as it is and gives no token. Until its steps are collected, a slot may only
-  /// be submitted again.
+  /// Starts one decode step: each of the slots draws a token from its logits with its sampling parameters,
+  /// and the token is appended to it, unless it is one of its end tokens. Nothing waits for the host: step n
+  /// + 1 may be submitted before step n is collected; a slot that has ended stays as it is and gives no
+  /// token. Until its steps are collected, a slot may only be submitted again.
   virtual void submit(std::span<const int> slots) = 0;
   /// Waits for the oldest step that was submitted and not collected.
   virtual std::vector<SampledToken> collect() = 0;
@@ -66,7 +68,8 @@ class Backend {
   /// Appends tokens and shows the logits after each of them.
   virtual void score(int slot, std::span<const Token> tokens, const LogitsVisitor& visit) = 0;
 
-  /// The recurrent state cannot be cut back to an earlier position, so a prefix is reused through snapshots of it.
+  /// The recurrent state cannot be cut back to an earlier position, so a prefix is reused through snapshots
+  /// of it.
   virtual std::unique_ptr<Snapshot> snapshot(int slot) = 0;
   /// Puts a slot into the state of a snapshot of this backend.
   virtual void restore(int slot, const Snapshot& snapshot) = 0;

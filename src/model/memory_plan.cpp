@@ -32,11 +32,12 @@ std::string format_bytes(std::uint64_t bytes) {
 std::optional<std::uint64_t> available_memory() {
   vm_statistics64_data_t statistics{};
   mach_msg_type_number_t count = HOST_VM_INFO64_COUNT;
-  if (host_statistics64(mach_host_self(), HOST_VM_INFO64, reinterpret_cast<host_info64_t>(&statistics), &count) !=
-      KERN_SUCCESS) {
+  if (host_statistics64(mach_host_self(), HOST_VM_INFO64, reinterpret_cast<host_info64_t>(&statistics),
+                        &count) != KERN_SUCCESS) {
     return std::nullopt;
   }
-  const std::uint64_t pages = std::uint64_t{statistics.free_count} + statistics.inactive_count + statistics.purgeable_count;
+  const std::uint64_t pages =
+      std::uint64_t{statistics.free_count} + statistics.inactive_count + statistics.purgeable_count;
   return pages * vm_kernel_page_size;
 }
 #else
@@ -55,12 +56,14 @@ std::optional<std::uint64_t> available_memory() {
 
 void require_fit(const MemoryPlan& plan, std::uint64_t available) {
   if (plan.total() <= available) return;
-  throw Error("memory",
-              fmt::format("the model needs {} ({} weights, {} KV cache for {} x {} tokens, {} state, {} workspace) and {} "
-                          "are available",
-                          format_bytes(plan.total()), format_bytes(plan.weights), format_bytes(plan.kv_cache), plan.slots,
-                          plan.context, format_bytes(plan.states), format_bytes(plan.workspace), format_bytes(available)),
-              "close other programs, or choose a smaller --context");
+  throw Error(
+      "memory",
+      fmt::format(
+          "the model needs {} ({} weights, {} KV cache for {} x {} tokens, {} state, {} workspace) and {} "
+          "are available",
+          format_bytes(plan.total()), format_bytes(plan.weights), format_bytes(plan.kv_cache), plan.slots,
+          plan.context, format_bytes(plan.states), format_bytes(plan.workspace), format_bytes(available)),
+      "close other programs, or choose a smaller --context");
 }
 
 }  // namespace calla

@@ -58,15 +58,18 @@ Sampler::Sampler(SamplingParams params, std::span<const Token> prompt) : params_
 
 std::span<const float> Sampler::adjust(std::span<const float> logits) {
   logits = logits.first(std::min(logits.size(), static_cast<std::size_t>(params_.vocabulary)));
-  const bool penalised = (params_.presence_penalty != 0 || params_.frequency_penalty != 0) && !output_.empty();
+  const bool penalised =
+      (params_.presence_penalty != 0 || params_.frequency_penalty != 0) && !output_.empty();
   const bool repeated = params_.repetition_penalty != 1.0F;
   if (params_.logit_bias.empty() && !penalised && !repeated) return logits;
 
   adjusted_.assign(logits.begin(), logits.end());
   const auto each = [&](Token token, auto change) {
-    if (token >= 0 && static_cast<std::size_t>(token) < adjusted_.size()) change(adjusted_[static_cast<std::size_t>(token)]);
+    if (token >= 0 && static_cast<std::size_t>(token) < adjusted_.size())
+      change(adjusted_[static_cast<std::size_t>(token)]);
   };
-  for (const auto& [token, bias] : params_.logit_bias) each(token, [bias = bias](float& logit) { logit += bias; });
+  for (const auto& [token, bias] : params_.logit_bias)
+    each(token, [bias = bias](float& logit) { logit += bias; });
   if (repeated) {
     const auto repeat = [&](float& logit) {
       logit = logit > 0 ? logit / params_.repetition_penalty : logit * params_.repetition_penalty;
@@ -104,10 +107,11 @@ std::vector<Candidate> Sampler::candidates(std::span<const float> logits) {
   std::vector<Candidate> kept;
   if (!ranked) {
     kept.reserve(adjusted.size());
-    for (std::size_t token = 0; token < adjusted.size(); ++token) kept.push_back({static_cast<Token>(token), weight(token)});
+    for (std::size_t token = 0; token < adjusted.size(); ++token)
+      kept.push_back({static_cast<Token>(token), weight(token)});
   } else {
-    // top_p alone could keep the whole vocabulary, but hardly ever keeps more than a few hundred: sort those first, and
-    // everything only when their share does not suffice.
+    // top_p alone could keep the whole vocabulary, but hardly ever keeps more than a few hundred: sort those
+    // first, and everything only when their share does not suffice.
     constexpr std::size_t first_attempt = 1024;
     double total = 0;
     if (params_.top_k <= 0) {
@@ -161,7 +165,8 @@ SampledToken Sampler::draw(std::span<const float> logits) {
       sampled.top_logprobs.push_back({token, logprob(token)});
     }
   }
-  sampled.end = std::find(params_.end_tokens.begin(), params_.end_tokens.end(), sampled.token) != params_.end_tokens.end();
+  sampled.end = std::find(params_.end_tokens.begin(), params_.end_tokens.end(), sampled.token) !=
+                params_.end_tokens.end();
   if (!sampled.end) ++output_[sampled.token];
   return sampled;
 }

@@ -1,4 +1,5 @@
-// Sampling on the host, for backends that leave the logits there, and the statement of what every other sampler must do.
+// Sampling on the host, for backends that leave the logits there, and the statement of what every other
+// sampler must do.
 #pragma once
 #include <cstdint>
 #include <span>
@@ -26,16 +27,16 @@ class Sampler {
   /// SampledToken::slot is left at 0.
   SampledToken draw(std::span<const float> logits);
 
-  /// What draw() would draw from, with exact probabilities: most probable first where top_k, top_p or min_p is on, else by
-  /// id. For greedy sampling, the one token.
+  /// What draw() would draw from, with exact probabilities: most probable first where top_k, top_p or min_p
+  /// is on, else by id. For greedy sampling, the one token.
   std::vector<Candidate> candidates(std::span<const float> logits);
 
  private:
   std::span<const float> adjust(std::span<const float> logits);
 
   SamplingParams params_;
-  std::unordered_set<Token> prompt_;            // kept only where the repetition penalty needs it
-  std::unordered_map<Token, int> output_;       // how often each token was appended
+  std::unordered_set<Token> prompt_;       // kept only where the repetition penalty needs it
+  std::unordered_map<Token, int> output_;  // how often each token was appended
   std::uint64_t draws_ = 0;
   std::vector<float> adjusted_;
 };

@@ -1,5 +1,5 @@
-// Every extent of the model, as compile-time constants. The loader checks a checkpoint against a Shape once; from there
-// on no code asks which model it runs.
+// Every extent of the model, as compile-time constants. The loader checks a checkpoint against a Shape once;
+// from there on no code asks which model it runs.
 #pragma once
 #include <string_view>
 
@@ -13,7 +13,8 @@ struct Shape {
   int attention_heads;    // query heads of a full-attention layer
   int kv_heads;           // each shared by attention_heads / kv_heads query heads
   int delta_key_heads;    // Gated DeltaNet: heads of q and k
-  int delta_value_heads;  // Gated DeltaNet: heads of v; value head h uses key head h * delta_key_heads / delta_value_heads
+  int delta_value_heads;  // Gated DeltaNet: heads of v; value head h uses key head h * delta_key_heads /
+                          // delta_value_heads
   int experts;
   int expert_hidden;
   int shared_expert_hidden;
@@ -27,13 +28,17 @@ struct Shape {
   static constexpr int attention_interval = 4;  // layer i is full attention when i % 4 == 3
   static constexpr int quantization_group = 64;
 
-  static constexpr bool is_attention(int layer) { return layer % attention_interval == attention_interval - 1; }
+  static constexpr bool is_attention(int layer) {
+    return layer % attention_interval == attention_interval - 1;
+  }
 
   constexpr int attention_layers() const { return layers / attention_interval; }
   constexpr int delta_layers() const { return layers - attention_layers(); }
-  constexpr int attention_dim() const { return attention_heads * attention_head_dim; }  // width of q, of the gate
-  constexpr int kv_dim() const { return kv_heads * attention_head_dim; }                // width of k, of v
-  constexpr int delta_key_dim() const { return delta_key_heads * delta_head_dim; }      // width of q, of k
+  constexpr int attention_dim() const {
+    return attention_heads * attention_head_dim;
+  }                                                                                 // width of q, of the gate
+  constexpr int kv_dim() const { return kv_heads * attention_head_dim; }            // width of k, of v
+  constexpr int delta_key_dim() const { return delta_key_heads * delta_head_dim; }  // width of q, of k
   constexpr int delta_value_dim() const { return delta_value_heads * delta_head_dim; }  // width of v, of z
   constexpr int convolution_channels() const { return 2 * delta_key_dim() + delta_value_dim(); }  // q | k | v
 

@@ -1,5 +1,5 @@
-// Every tensor of the model, typed. Quantised matrices are views of the checkpoint's bytes; the small vectors (norm gains,
-// convolution taps, decay parameters) are float32 copies, whatever form the file has.
+// Every tensor of the model, typed. Quantised matrices are views of the checkpoint's bytes; the small vectors
+// (norm gains, convolution taps, decay parameters) are float32 copies, whatever form the file has.
 //
 // Shapes are [output rows, input columns], in the names of model/shape.h.
 #pragma once
@@ -15,25 +15,25 @@ namespace calla {
 
 /// Gated full attention.
 struct AttentionWeights {
-  AffineMatrix q;              // [2 * attention_dim, hidden]: per head 256 rows of query, then 256 rows of gate
-  AffineMatrix k;              // [kv_dim, hidden]
-  AffineMatrix v;              // [kv_dim, hidden]
-  AffineMatrix o;              // [hidden, attention_dim]
-  std::vector<float> q_norm;   // [256], the gain itself
-  std::vector<float> k_norm;   // [256]
+  AffineMatrix q;  // [2 * attention_dim, hidden]: per head 256 rows of query, then 256 rows of gate
+  AffineMatrix k;  // [kv_dim, hidden]
+  AffineMatrix v;  // [kv_dim, hidden]
+  AffineMatrix o;  // [hidden, attention_dim]
+  std::vector<float> q_norm;  // [256], the gain itself
+  std::vector<float> k_norm;  // [256]
 };
 
 /// Gated DeltaNet.
 struct DeltaNetWeights {
-  AffineMatrix qkv;                  // [convolution_channels, hidden], rows q | k | v
-  AffineMatrix z;                    // [delta_value_dim, hidden], the output gate
-  AffineMatrix a;                    // [delta_value_heads, hidden], the decay
-  AffineMatrix b;                    // [delta_value_heads, hidden], the write strength
-  AffineMatrix out;                  // [hidden, delta_value_dim]
-  std::vector<float> convolution;    // [convolution_channels, 4], oldest tap first
-  std::vector<float> a_log;          // [delta_value_heads]
-  std::vector<float> dt_bias;        // [delta_value_heads]
-  std::vector<float> norm;           // [128], the gain of the gated norm
+  AffineMatrix qkv;                // [convolution_channels, hidden], rows q | k | v
+  AffineMatrix z;                  // [delta_value_dim, hidden], the output gate
+  AffineMatrix a;                  // [delta_value_heads, hidden], the decay
+  AffineMatrix b;                  // [delta_value_heads, hidden], the write strength
+  AffineMatrix out;                // [hidden, delta_value_dim]
+  std::vector<float> convolution;  // [convolution_channels, 4], oldest tap first
+  std::vector<float> a_log;        // [delta_value_heads]
+  std::vector<float> dt_bias;      // [delta_value_heads]
+  std::vector<float> norm;         // [128], the gain of the gated norm
 };
 
 /// SwiGLU: down(silu(gate x) * (up x)).
@@ -44,22 +44,23 @@ struct SharedExpertWeights {
 };
 
 struct MoeWeights {
-  AffineMatrix router;              // [experts, hidden], 8 bits
-  ExpertStack gate;                 // experts of [expert_hidden, hidden]
-  ExpertStack up;                   // experts of [expert_hidden, hidden]
-  ExpertStack down;                 // experts of [hidden, expert_hidden]
+  AffineMatrix router;  // [experts, hidden], 8 bits
+  ExpertStack gate;     // experts of [expert_hidden, hidden]
+  ExpertStack up;       // experts of [expert_hidden, hidden]
+  ExpertStack down;     // experts of [hidden, expert_hidden]
   SharedExpertWeights shared;
-  AffineMatrix shared_gate;         // [1, hidden], 8 bits
+  AffineMatrix shared_gate;  // [1, hidden], 8 bits
 };
 
 struct LayerWeights {
-  std::vector<float> input_norm;           // [hidden]
+  std::vector<float> input_norm;  // [hidden]
   std::variant<DeltaNetWeights, AttentionWeights> mixer;
   std::vector<float> post_attention_norm;  // [hidden]
   MoeWeights moe;
 };
 
-/// The multi-token-prediction layer: predicts token t + 2 from the final hidden state at t and the token at t + 1.
+/// The multi-token-prediction layer: predicts token t + 2 from the final hidden state at t and the token at t
+/// + 1.
 struct MtpWeights {
   std::vector<float> embedding_norm;  // [hidden]
   std::vector<float> hidden_norm;     // [hidden]

@@ -12,12 +12,14 @@
 namespace calla::reference {
 namespace {
 
-constexpr int chunk = 32;  // tokens: enough to read a weight once for many, few enough to turn to other slots soon
+constexpr int chunk =
+    32;  // tokens: enough to read a weight once for many, few enough to turn to other slots soon
 
 template <Shape S>
 class ReferenceSnapshot final : public Snapshot {
  public:
-  ReferenceSnapshot(SequenceState<S> state, std::vector<float> logits) : state_(std::move(state)), logits_(std::move(logits)) {}
+  ReferenceSnapshot(SequenceState<S> state, std::vector<float> logits)
+      : state_(std::move(state)), logits_(std::move(logits)) {}
   int position() const override { return state_.position; }
   std::size_t bytes() const override {
     std::size_t floats = logits_.size() + state_.mtp.keys.size() + state_.mtp.values.size();
@@ -61,7 +63,8 @@ class ReferenceBackend final : public Backend {
     for (std::size_t done = 0; done < tokens.size(); done += chunk) {
       const auto piece = tokens.subspan(done, std::min<std::size_t>(chunk, tokens.size() - done));
       const std::vector<float> hidden = forward<S>(weights_, s.state, piece);
-      if (last && done + piece.size() == tokens.size()) s.logits = logits<S>(weights_, std::span(hidden).last(S.hidden));
+      if (last && done + piece.size() == tokens.size())
+        s.logits = logits<S>(weights_, std::span(hidden).last(S.hidden));
     }
     s.ended = false;
   }
@@ -120,8 +123,9 @@ class ReferenceBackend final : public Backend {
   struct Slot {
     SequenceState<S> state;
     Sampler sampler;
-    std::vector<float> logits;   // after the last token of `state`
-    std::optional<Token> drawn;  // part of the sequence, not yet of `state`: nobody has asked for the logits after it
+    std::vector<float> logits;  // after the last token of `state`
+    std::optional<Token>
+        drawn;  // part of the sequence, not yet of `state`: nobody has asked for the logits after it
     bool ended = false;
   };
 
@@ -143,7 +147,9 @@ class ReferenceBackend final : public Backend {
 
 MemoryPlan plan(const Shape& shape, std::uint64_t weight_bytes, int slots, int context) {
   constexpr std::uint64_t f32 = sizeof(float);
-  const auto count = [](auto... extents) { return (std::uint64_t{1} * ... * static_cast<std::uint64_t>(extents)); };
+  const auto count = [](auto... extents) {
+    return (std::uint64_t{1} * ... * static_cast<std::uint64_t>(extents));
+  };
   MemoryPlan plan;
   plan.slots = slots;
   plan.context = context;
@@ -152,7 +158,8 @@ MemoryPlan plan(const Shape& shape, std::uint64_t weight_bytes, int slots, int c
   plan.states = f32 * count(slots, shape.delta_layers()) *
                 (count(shape.delta_value_heads, Shape::delta_head_dim, Shape::delta_head_dim) +
                  count(Shape::convolution_taps - 1, shape.convolution_channels()));
-  // The widest rows of a chunk, about six of which live at once, and the logits of one position a slot and of a scored chunk.
+  // The widest rows of a chunk, about six of which live at once, and the logits of one position a slot and of
+  // a scored chunk.
   const int widest = std::max({2 * shape.attention_dim(), shape.convolution_channels(), shape.hidden});
   plan.workspace = f32 * (count(chunk, 6, widest) + count(slots + chunk, shape.vocabulary));
   return plan;

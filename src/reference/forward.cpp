@@ -21,8 +21,8 @@ void add(std::span<float> x, std::span<const float> y) {
   for (std::size_t i = 0; i < x.size(); ++i) x[i] += y[i];
 }
 
-/// RoPE on the first 64 of a head's dims, as pairs (j, j + 32) turned by position * theta^(-j / 32). Angles in double: at
-/// position 262,143 a float angle is off by up to 0.016.
+/// RoPE on the first 64 of a head's dims, as pairs (j, j + 32) turned by position * theta^(-j / 32). Angles
+/// in double: at position 262,143 a float angle is off by up to 0.016.
 void rotate(std::span<float> head, int position) {
   constexpr int half = Shape::rotary_dim / 2;
   for (int j = 0; j < half; ++j) {
@@ -36,8 +36,8 @@ void rotate(std::span<float> head, int position) {
   }
 }
 
-/// Gated full attention over the cache and the tokens themselves, causal. x is [tokens, hidden] after the input norm;
-/// returns [tokens, hidden].
+/// Gated full attention over the cache and the tokens themselves, causal. x is [tokens, hidden] after the
+/// input norm; returns [tokens, hidden].
 template <Shape S>
 Rows attention(const AttentionWeights& w, KvCache& cache, int position, std::span<const float> x) {
   constexpr std::size_t head_dim = Shape::attention_head_dim;
@@ -75,7 +75,8 @@ Rows attention(const AttentionWeights& w, KvCache& cache, int position, std::spa
       rms_norm(both.first(head_dim), w.q_norm, query);
       rotate(query, position + static_cast<int>(t));
 
-      for (std::size_t p = 0; p < visible; ++p) scores[p] = dot(query, cached(cache.keys, p)) / 16.0F;  // sqrt(256)
+      for (std::size_t p = 0; p < visible; ++p)
+        scores[p] = dot(query, cached(cache.keys, p)) / 16.0F;  // sqrt(256)
       softmax(scores);
 
       const std::span<float> out = row(mixed, t * heads + h, head_dim);
@@ -89,8 +90,8 @@ Rows attention(const AttentionWeights& w, KvCache& cache, int position, std::spa
   return linear(w.o, mixed);
 }
 
-/// The causal depthwise convolution over time (4 taps a channel, oldest first) and SiLU. `inputs` [tokens, channels] is
-/// replaced by the outputs, and the window by the last three inputs.
+/// The causal depthwise convolution over time (4 taps a channel, oldest first) and SiLU. `inputs` [tokens,
+/// channels] is replaced by the outputs, and the window by the last three inputs.
 template <Shape S>
 void convolve(std::span<const float> taps, std::vector<float>& window, Rows& inputs) {
   constexpr std::size_t channels = S.convolution_channels();
@@ -101,18 +102,19 @@ void convolve(std::span<const float> taps, std::vector<float>& window, Rows& inp
   for (std::size_t t = 0; t < tokens; ++t) {
     for (std::size_t c = 0; c < channels; ++c) {
       float sum = 0;
-      for (std::size_t tap = 0; tap <= past; ++tap) sum += timeline[(t + tap) * channels + c] * taps[c * (past + 1) + tap];
+      for (std::size_t tap = 0; tap <= past; ++tap)
+        sum += timeline[(t + tap) * channels + c] * taps[c * (past + 1) + tap];
       inputs[t * channels + c] = silu(sum);
     }
   }
   window.assign(timeline.end() - static_cast<std::ptrdiff_t>(past * channels), timeline.end());
 }
 
-/// One step of the gated delta rule for one value head: the state S [128 (k), 128 (v)] decays, what it predicts for the key
-/// is corrected towards v, and the output is what the new state holds for the query.
+/// One step of the gated delta rule for one value head: the state S [128 (k), 128 (v)] decays, what it
+/// predicts for the key is corrected towards v, and the output is what the new state holds for the query.
 ///   S = g S;  u = beta (v - S^T k);  S = S + k u^T;  o = S^T q
-void delta_step(std::span<float> state, std::span<const float> q, std::span<const float> k, std::span<const float> v,
-                float decay, float beta, std::span<float> out) {
+void delta_step(std::span<float> state, std::span<const float> q, std::span<const float> k,
+                std::span<const float> v, float decay, float beta, std::span<float> out) {
   constexpr std::size_t dim = Shape::delta_head_dim;
   std::array<float, dim> update{};
   for (std::size_t i = 0; i < dim; ++i) {
@@ -159,8 +161,8 @@ Rows gated_delta(const DeltaNetWeights& w, DeltaState& state, std::span<const fl
       const float beta = sigmoid(b[t * value_heads + h]);
       const std::span<float> out = row(mixed, t * value_heads + h, dim);
       delta_step(row(state.recurrent, h, dim * dim), channel.subspan(key_head * dim, dim),
-                 channel.subspan((key_heads + key_head) * dim, dim), channel.subspan((2 * key_heads + h) * dim, dim),
-                 decay, beta, out);
+                 channel.subspan((key_heads + key_head) * dim, dim),
+                 channel.subspan((2 * key_heads + h) * dim, dim), decay, beta, out);
       // The gated norm: each head is normalised, then scaled by silu(z).
       rms_norm(out, w.norm, out);
       for (std::size_t d = 0; d < dim; ++d) out[d] *= silu(z[(t * value_heads + h) * dim + d]);
@@ -170,7 +172,8 @@ Rows gated_delta(const DeltaNetWeights& w, DeltaState& state, std::span<const fl
 }
 
 /// SwiGLU: down(silu(gate x) * (up x)).
-Rows swiglu(const AffineMatrix& gate, const AffineMatrix& up, const AffineMatrix& down, std::span<const float> x) {
+Rows swiglu(const AffineMatrix& gate, const AffineMatrix& up, const AffineMatrix& down,
+            std::span<const float> x) {
   Rows inner = linear(gate, x);
   const Rows factor = linear(up, x);
   for (std::size_t i = 0; i < inner.size(); ++i) inner[i] = silu(inner[i]) * factor[i];
@@ -183,8 +186,8 @@ struct Route {
   std::array<float, Shape::experts_per_token> shares;
 };
 
-/// The eight largest router logits, the lower id first among equals; shares are the softmax over the eight, which equals the
-/// softmax over all, renormalised.
+/// The eight largest router logits, the lower id first among equals; shares are the softmax over the eight,
+/// which equals the softmax over all, renormalised.
 Route route(std::span<const float> router_logits) {
   Route chosen{};
   std::vector<int> order(router_logits.size());
@@ -217,7 +220,8 @@ Rows mixture_of_experts(const MoeWeights& w, std::span<const float> x) {
   const Rows router_logits = linear(w.router, x);
   for (std::size_t t = 0; t < tokens; ++t) {
     const Route chosen = route(std::span(router_logits).subspan(t * S.experts, S.experts));
-    for (std::size_t i = 0; i < chosen.experts.size(); ++i) visits[size(chosen.experts[i])].push_back({t, chosen.shares[i]});
+    for (std::size_t i = 0; i < chosen.experts.size(); ++i)
+      visits[size(chosen.experts[i])].push_back({t, chosen.shares[i]});
   }
 
   Rows mixed(x.size());
@@ -246,7 +250,8 @@ Rows mixture_of_experts(const MoeWeights& w, std::span<const float> x) {
   return mixed;
 }
 
-/// One decoder layer: x = x + mixer(norm(x)); x = x + experts(norm(x)). The caller mixes, as only it knows the layer's state.
+/// One decoder layer: x = x + mixer(norm(x)); x = x + experts(norm(x)). The caller mixes, as only it knows
+/// the layer's state.
 template <Shape S, class Mixer>
 void decoder_layer(const LayerWeights& w, Rows& x, Mixer mixer) {
   add(x, mixer(rms_norm(x, w.input_norm)));
@@ -305,13 +310,15 @@ std::vector<float> forward_mtp(const Weights& weights, SequenceState<S>& state, 
   const MtpWeights& w = weights.mtp.value();
   assert(hidden.size() == next.size() * width && state.mtp.keys.size() == size(position) * size(S.kv_dim()));
 
-  // [norm(embedding of the next token) | norm(hidden)] through fc, one full-attention layer, the layer's own final norm.
+  // [norm(embedding of the next token) | norm(hidden)] through fc, one full-attention layer, the layer's own
+  // final norm.
   const Rows embedded = rms_norm(embed(weights.embedding, next), w.embedding_norm);
   const Rows normed = rms_norm(hidden, w.hidden_norm);
   Rows joined;
   for (std::size_t t = 0; t < next.size(); ++t) {
     const auto part = [&](const Rows& rows) { return std::span(rows).subspan(t * width, width); };
-    for (const auto half : {part(embedded), part(normed)}) joined.insert(joined.end(), half.begin(), half.end());
+    for (const auto half : {part(embedded), part(normed)})
+      joined.insert(joined.end(), half.begin(), half.end());
   }
   Rows x = linear(w.fc, joined);
   decoder_layer<S>(w.layer, x, [&](const Rows& input) {
@@ -320,13 +327,13 @@ std::vector<float> forward_mtp(const Weights& weights, SequenceState<S>& state, 
   return rms_norm(x, w.norm);
 }
 
-#define CALLA_INSTANTIATE(shape)                                                                                    \
-  template struct SequenceState<shape>;                                                                             \
-  template std::vector<float> forward<shape>(const Weights&, SequenceState<shape>&, std::span<const Token>,         \
-                                             const StageObserver&);                                                 \
-  template std::vector<float> logits<shape>(const Weights&, std::span<const float>);                                \
-  template std::vector<float> forward_mtp<shape>(const Weights&, SequenceState<shape>&, int, std::span<const float>, \
-                                                 std::span<const Token>)
+#define CALLA_INSTANTIATE(shape)                                                                            \
+  template struct SequenceState<shape>;                                                                     \
+  template std::vector<float> forward<shape>(const Weights&, SequenceState<shape>&, std::span<const Token>, \
+                                             const StageObserver&);                                         \
+  template std::vector<float> logits<shape>(const Weights&, std::span<const float>);                        \
+  template std::vector<float> forward_mtp<shape>(const Weights&, SequenceState<shape>&, int,                \
+                                                 std::span<const float>, std::span<const Token>)
 CALLA_INSTANTIATE(qwen36_35b);
 CALLA_INSTANTIATE(demo);
 #undef CALLA_INSTANTIATE

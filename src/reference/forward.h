@@ -1,5 +1,5 @@
-// The whole forward pass in float32, in the model's order: the oracle of every other backend's tests. Prefill and decode are
-// the same code; a decoded token is a prefill of one.
+// The whole forward pass in float32, in the model's order: the oracle of every other backend's tests. Prefill
+// and decode are the same code; a decoded token is a prefill of one.
 #pragma once
 #include <functional>
 #include <span>
@@ -17,7 +17,8 @@ struct KvCache {
   std::vector<float> values;
 };
 
-/// One Gated DeltaNet layer: a matrix [128 (k), 128 (v)] a value head, and the last three inputs of the convolution.
+/// One Gated DeltaNet layer: a matrix [128 (k), 128 (v)] a value head, and the last three inputs of the
+/// convolution.
 struct DeltaState {
   std::vector<float> recurrent;  // [delta_value_heads, 128, 128]
   std::vector<float> window;     // [3, convolution_channels], oldest first
@@ -46,9 +47,10 @@ std::vector<float> forward(const Weights& weights, SequenceState<S>& state, std:
 template <Shape S>
 std::vector<float> logits(const Weights& weights, std::span<const float> hidden);
 
-/// Multi-token prediction. For each t, `hidden[t]` is the final hidden state at a position and `next[t]` the token that
-/// follows it; returns the MTP layer's final hidden states, whose logits predict the token after that one. Needs weights.mtp.
-/// `position` is that of hidden[0]; the layer's own KV cache in `state` must hold exactly the positions before it.
+/// Multi-token prediction. For each t, `hidden[t]` is the final hidden state at a position and `next[t]` the
+/// token that follows it; returns the MTP layer's final hidden states, whose logits predict the token after
+/// that one. Needs weights.mtp. `position` is that of hidden[0]; the layer's own KV cache in `state` must
+/// hold exactly the positions before it.
 template <Shape S>
 std::vector<float> forward_mtp(const Weights& weights, SequenceState<S>& state, int position,
                                std::span<const float> hidden, std::span<const Token> next);

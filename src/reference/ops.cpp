@@ -9,7 +9,8 @@ namespace calla::reference {
 
 float dot(std::span<const float> x, std::span<const float> y) {
   assert(x.size() == y.size());
-  // Sixteen partial sums: the compiler may not reorder a float sum by itself, and many short sums round less than a long one.
+  // Sixteen partial sums: the compiler may not reorder a float sum by itself, and many short sums round less
+  // than a long one.
   constexpr std::size_t lanes = 16;
   std::array<float, lanes> sums{};
   std::size_t i = 0;

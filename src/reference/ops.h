@@ -1,4 +1,5 @@
-// The few operations the model is made of, on rows of float32. Matrices are row-major; "rows" of an activation are tokens.
+// The few operations the model is made of, on rows of float32. Matrices are row-major; "rows" of an
+// activation are tokens.
 #pragma once
 #include <span>
 #include <vector>
@@ -13,7 +14,8 @@ float dot(std::span<const float> x, std::span<const float> y);
 /// Activations, [tokens, width].
 using Rows = std::vector<float>;
 
-/// y[t, r] = sum over c of w[r, c] * x[t, c], for all tokens t: x is [tokens, w.columns], the result [tokens, w.rows].
+/// y[t, r] = sum over c of w[r, c] * x[t, c], for all tokens t: x is [tokens, w.columns], the result [tokens,
+/// w.rows].
 Rows linear(const AffineMatrix& w, std::span<const float> x);
 
 /// y = gain * x / sqrt(mean(x^2) + epsilon), over each row of gain.size() elements. y may be x.

@@ -101,7 +101,8 @@ TEST(Chat, WithoutThinkingEverythingIsContent) {
 }
 
 TEST(Chat, CallsADeclaredTool) {
-  const std::string tools = R"([{"type": "function", "function": {"name": "get_weather", "description": "Get the weather of a city",
+  const std::string tools =
+      R"([{"type": "function", "function": {"name": "get_weather", "description": "Get the weather of a city",
       "parameters": {"type": "object", "properties": {"city": {"type": "string"}, "unit": {"type": "string",
       "enum": ["celsius", "fahrenheit"]}}, "required": ["city"]}}}])";
   ChatRequest request = ask("What is the weather in Madrid?");

@@ -30,13 +30,15 @@ class BadInput : public testing::Test {
     test::write_file(model / "config.json", config.dump());
   }
 
-  static void expect_refused(const std::vector<std::string>& arguments, std::initializer_list<const char*> parts,
-                             int code = 1, std::string_view input = {}) {
+  static void expect_refused(const std::vector<std::string>& arguments,
+                             std::initializer_list<const char*> parts, int code = 1,
+                             std::string_view input = {}) {
     const auto result = run_calla(arguments, input);
     EXPECT_EQ(result.code, code) << result.err;
     EXPECT_TRUE(result.err.starts_with("calla: ")) << result.err;
     EXPECT_EQ(std::count(result.err.begin(), result.err.end(), '\n'), 1) << "not one line: " << result.err;
-    for (const char* part : parts) EXPECT_NE(result.err.find(part), std::string::npos) << part << " in: " << result.err;
+    for (const char* part : parts)
+      EXPECT_NE(result.err.find(part), std::string::npos) << part << " in: " << result.err;
     EXPECT_EQ(result.out, "");
   }
   void expect_model_refused(const fs::path& model, std::initializer_list<const char*> parts) {
@@ -96,14 +98,15 @@ TEST_F(BadInput, AHeaderThatLies) {
   ASSERT_NE(at, std::string::npos);
   bytes.replace(at, 10, "[2560, 65]");
   test::write_file(model / "model.safetensors", bytes);
-  expect_model_refused(model, {"model.safetensors", "shape"});
+  expect_model_refused(model, {"model.safetensors", "lm_head.weight", "[2560, 65]"});
 }
 
 TEST_F(BadInput, AMissingShard) {
   const fs::path model = damaged_model();
   fs::rename(model / "model.safetensors", model / "model-00001-of-00002.safetensors");
-  test::write_file(model / "model.safetensors.index.json",
-                   R"({"weight_map": {"a": "model-00001-of-00002.safetensors", "b": "model-00002-of-00002.safetensors"}})");
+  test::write_file(
+      model / "model.safetensors.index.json",
+      R"({"weight_map": {"a": "model-00001-of-00002.safetensors", "b": "model-00002-of-00002.safetensors"}})");
   expect_model_refused(model, {"model-00002-of-00002.safetensors"});
 }
 
@@ -149,15 +152,19 @@ TEST_F(BadInput, AnEmptyPromptIsAnswered) { EXPECT_EQ(run_calla({"run", "--max-t
 
 TEST_F(BadInput, FilesOfToolsAndMessages) {
   expect_refused({"run", "--tools", "/nowhere.json", "Hi"}, {"/nowhere.json", "cannot be read"});
-  expect_refused({"run", "--tools", file("t.json", "{\"a\": ").string(), "Hi"}, {"t.json", "not valid JSON", "line 1"});
+  expect_refused({"run", "--tools", file("t.json", "{\"a\": ").string(), "Hi"},
+                 {"t.json", "not valid JSON", "line 1"});
   expect_refused({"run", "--tools", file("u.json", "\"text\"").string(), "Hi"}, {"u.json", "tools"});
   expect_refused({"run", "--messages", file("m.json", "").string()}, {"m.json", "is empty"});
-  expect_refused({"run", "--messages", file("n.json", R"({"messages": [{"role": "pope", "content": "Hi"}]})").string()},
-                 {"n.json", "messages[0].role", "pope"});
+  expect_refused(
+      {"run", "--messages", file("n.json", R"({"messages": [{"role": "pope", "content": "Hi"}]})").string()},
+      {"n.json", "messages[0].role", "pope"});
   expect_refused({"run", "--messages", file("o.json", R"({"messages": []})").string()}, {"messages"});
   expect_refused(
       {"render", "--messages",
-       file("p.json", R"({"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {}}]}]})").string()},
+       file("p.json",
+            R"({"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {}}]}]})")
+           .string()},
       {"p.json", "messages[0].content[0]", "text"});
 }
 
@@ -168,14 +175,16 @@ TEST_F(BadInput, TokensThatAreNone) {
 }
 
 TEST_F(BadInput, AFaultInAConversationDoesNotEndIt) {
-  const auto result = run_calla({"chat", "--greedy", "--no-think"}, "/load /nowhere.json\nCalculate 4 / 2.\n");
+  const auto result =
+      run_calla({"chat", "--greedy", "--no-think"}, "/load /nowhere.json\nCalculate 4 / 2.\n");
   EXPECT_EQ(result.code, 0);
   EXPECT_NE(result.err.find("/nowhere.json"), std::string::npos);
   EXPECT_NE(result.out.find("4 / 2 = 2"), std::string::npos);
 }
 
 TEST_F(BadInput, SavingIntoNowhereKeepsTheConversation) {
-  const auto result = run_calla({"chat", "--greedy", "--no-think"}, "/save /nowhere/x.json\nCalculate 4 / 2.\n");
+  const auto result =
+      run_calla({"chat", "--greedy", "--no-think"}, "/save /nowhere/x.json\nCalculate 4 / 2.\n");
   EXPECT_NE(result.err.find("/nowhere/x.json"), std::string::npos);
   EXPECT_NE(result.out.find("4 / 2 = 2"), std::string::npos);
 }

@@ -59,7 +59,8 @@ TEST(Run, EveryGoldenConversationGivesTheGoldenIds) {
                  {"tools", conversation.at("tools")},
                  {"chat_template_kwargs", {{"enable_thinking", conversation.at("enable_thinking")}}}};
     test::write_file(file, request.dump());
-    const Json result = parsed(run_calla({"run", "--greedy", "--json", "--max-tokens", "160", "--messages", file}));
+    const Json result =
+        parsed(run_calla({"run", "--greedy", "--json", "--max-tokens", "160", "--messages", file}));
     EXPECT_EQ(result.at("prompt_ids"), conversation.at("ids"));
     EXPECT_EQ(result.at("ids"), conversation.at("greedy_ids")) << conversation.at("messages");
     EXPECT_EQ(result.at("text"), conversation.at("greedy_text"));
@@ -73,10 +74,12 @@ TEST(Run, EveryGoldenConversationGivesTheGoldenIds) {
 TEST(Run, TakesToolsFromAFile) {
   const test::TemporaryFolder temporary;
   const std::string file = (temporary.path() / "tools.json").string();
-  test::write_file(file, R"([{"type": "function", "function": {"name": "get_weather", "description": "Get the weather.",
+  test::write_file(
+      file, R"([{"type": "function", "function": {"name": "get_weather", "description": "Get the weather.",
     "parameters": {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}}}])");
   const auto arguments = [&](bool json) {
-    std::vector<std::string> all{"run", "--greedy", "--no-think", "--tools", file, "What is the weather in Madrid?"};
+    std::vector<std::string> all{"run",     "--greedy", "--no-think",
+                                 "--tools", file,       "What is the weather in Madrid?"};
     if (json) all.emplace_back("--json");
     return all;
   };
@@ -94,7 +97,9 @@ TEST(Run, TakesToolsFromAFile) {
 
 TEST(Run, TheSameSeedGivesTheSameReply) {
   const auto reply = [](const char* seed) {
-    return run_calla({"run", "--seed", seed, "--temperature", "1.3", "--max-tokens", "30", "--no-think", "Tell me a story."}).out;
+    return run_calla({"run", "--seed", seed, "--temperature", "1.3", "--max-tokens", "30", "--no-think",
+                      "Tell me a story."})
+        .out;
   };
   EXPECT_EQ(reply("7"), reply("7"));
   EXPECT_NE(reply("7"), reply("8"));
@@ -127,7 +132,9 @@ TEST(Tokenize, NeedsOnlyTheTokenizersFiles) {
 TEST(Render, PrintsThePromptAsItIs) {
   const test::TemporaryFolder temporary;
   const std::string file = (temporary.path() / "messages.json").string();
-  test::write_file(file, R"({"messages": [{"role": "user", "content": "Hi"}], "chat_template_kwargs": {"enable_thinking": false}})");
+  test::write_file(
+      file,
+      R"({"messages": [{"role": "user", "content": "Hi"}], "chat_template_kwargs": {"enable_thinking": false}})");
   EXPECT_EQ(run_calla({"render", "--messages", file}).out,
             "<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\n<think>\n\n</think>\n\n");
 }
@@ -135,8 +142,8 @@ TEST(Render, PrintsThePromptAsItIs) {
 TEST(Info, DescribesCheckpointMachineAndPlan) {
   const auto result = run_calla({"info", "--context", "1024"});
   EXPECT_EQ(result.code, 0);
-  for (const char* part : {"Calla demo", "6 Gated DeltaNet, 2 attention", "multi-token-prediction", "available", "1024 tokens",
-                           "fits"}) {
+  for (const char* part : {"Calla demo", "6 Gated DeltaNet, 2 attention", "multi-token-prediction",
+                           "available", "1024 tokens", "fits"}) {
     EXPECT_NE(result.out.find(part), std::string::npos) << part << " in:\n" << result.out;
   }
 }
@@ -145,11 +152,13 @@ TEST(Chat, HoldsAConversationOverAPipe) {
   const test::TemporaryFolder temporary;
   const std::string file = (temporary.path() / "saved.json").string();
   const auto result = run_calla({"chat", "--greedy", "--no-think"},
-                                "Calculate 4 / 2.\n/save " + file + "\n/clear\n/system Answer briefly.\n/think on\n/nonsense\n" +
+                                "Calculate 4 / 2.\n/save " + file +
+                                    "\n/clear\n/system Answer briefly.\n/think on\n/nonsense\n" +
                                     "Calculate 18 - 14.\n/load " + file + "\n/exit\nnever read\n");
   EXPECT_EQ(result.code, 0) << result.err;
   EXPECT_NE(result.out.find("4 / 2 = 2\n"), std::string::npos) << result.out;
-  EXPECT_NE(result.out.find("I need to subtract"), std::string::npos) << "thinking was switched on: " << result.out;
+  EXPECT_NE(result.out.find("I need to subtract"), std::string::npos)
+      << "thinking was switched on: " << result.out;
   EXPECT_NE(result.err.find("/nonsense is not understood"), std::string::npos) << result.err;
   const Json saved = read_json_file(file);
   ASSERT_EQ(saved.at("messages").size(), 2U);

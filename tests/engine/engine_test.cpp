@@ -43,7 +43,8 @@ std::vector<Token> counting(Token first, int count) {
   return tokens;
 }
 
-GenerationRequest request(std::vector<Token> prompt, std::optional<int> max_tokens = {}, std::vector<Token> end_tokens = {}) {
+GenerationRequest request(std::vector<Token> prompt, std::optional<int> max_tokens = {},
+                          std::vector<Token> end_tokens = {}) {
   GenerationRequest request;
   request.prompt = std::move(prompt);
   request.max_tokens = max_tokens;
@@ -57,7 +58,9 @@ class EngineTest : public testing::Test {
     engine_ = std::make_unique<Engine>(std::make_unique<FakeBackend>(slots, context, record_));
     return *engine_;
   }
-  Outcome run(Engine& engine, GenerationRequest request) { return read_all(*engine.start(std::move(request))); }
+  Outcome run(Engine& engine, GenerationRequest request) {
+    return read_all(*engine.start(std::move(request)));
+  }
 
   std::shared_ptr<FakeBackend::Record> record_ = std::make_shared<FakeBackend::Record>();
   std::unique_ptr<Engine> engine_;
@@ -111,7 +114,8 @@ TEST_F(EngineTest, RefusesWhatCannotBeServed) {
 TEST_F(EngineTest, SlotsDecodeTogetherAndDoNotMix) {
   Engine& e = engine(4);
   std::vector<std::unique_ptr<Generation>> generations;
-  for (Token first = 1000; first <= 8000; first += 1000) generations.push_back(e.start(request({first}, 200)));
+  for (Token first = 1000; first <= 8000; first += 1000)
+    generations.push_back(e.start(request({first}, 200)));
   for (std::size_t i = 0; i < generations.size(); ++i) {
     const Token first = static_cast<Token>(i + 1) * 1000;
     EXPECT_EQ(read_all(*generations[i]).tokens, counting(first + 1, 200));

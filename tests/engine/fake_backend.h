@@ -1,4 +1,5 @@
-// A backend without a model: every slot counts upward from its last token, so that a test knows each token that must come.
+// A backend without a model: every slot counts upward from its last token, so that a test knows each token
+// that must come.
 #pragma once
 #include <algorithm>
 #include <atomic>
@@ -19,8 +20,8 @@ class FakeBackend final : public Backend {
     std::atomic<int> most_chunks_in_a_row{0};  // without a decode step between
     std::atomic<int> steps{0};
     std::atomic<int> largest_batch{0};
-    std::atomic<int> deepest{0};         // steps submitted and not collected, at most
-    std::atomic<int> fail_at_step{-1};   // throws when this step is collected
+    std::atomic<int> deepest{0};        // steps submitted and not collected, at most
+    std::atomic<int> fail_at_step{-1};  // throws when this step is collected
     std::atomic<int> abandoned{0};
   };
 
@@ -65,7 +66,8 @@ class FakeBackend final : public Backend {
       SampledToken token;
       token.slot = slot;
       token.token = ++s.last;
-      token.end = std::find(s.params.end_tokens.begin(), s.params.end_tokens.end(), token.token) != s.params.end_tokens.end();
+      token.end = std::find(s.params.end_tokens.begin(), s.params.end_tokens.end(), token.token) !=
+                  s.params.end_tokens.end();
       s.ended = token.end;
       if (!token.end) check(++s.position <= memory_.context, "the context overflows");
       tokens.push_back(token);

@@ -17,14 +17,16 @@ TEST(MemoryPlan, BytesAreWrittenWithThreeDigits) {
 }
 
 TEST(MemoryPlan, WhatDoesNotFitIsRefusedWithItsNumbers) {
-  const MemoryPlan plan{.slots = 2, .context = 4096, .weights = 3'000'000'000, .kv_cache = 1'000'000'000, .states = 5'000'000};
+  const MemoryPlan plan{
+      .slots = 2, .context = 4096, .weights = 3'000'000'000, .kv_cache = 1'000'000'000, .states = 5'000'000};
   EXPECT_NO_THROW(require_fit(plan, plan.total()));
   try {
     require_fit(plan, plan.total() - 1);
     FAIL() << "a plan that exceeds the memory was accepted";
   } catch (const Error& fault) {
     const std::string message = fault.what();
-    for (const char* part : {"4.00 GB", "3.00 GB weights", "1.00 GB KV cache", "2 x 4096 tokens", "--context"}) {
+    for (const char* part :
+         {"4.00 GB", "3.00 GB weights", "1.00 GB KV cache", "2 x 4096 tokens", "--context"}) {
       EXPECT_NE(message.find(part), std::string::npos) << part << " in: " << message;
     }
   }

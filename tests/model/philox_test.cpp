@@ -7,7 +7,8 @@ namespace {
 
 using Counter = std::array<std::uint32_t, 4>;
 
-// The known answers that its authors publish with the generator (Random123, kat_vectors, philox4x32 with 10 rounds).
+// The known answers that its authors publish with the generator (Random123, kat_vectors, philox4x32 with 10
+// rounds).
 TEST(Philox, GivesThePublishedAnswers) {
   EXPECT_EQ(philox4x32({0, 0, 0, 0}, {0, 0}), (Counter{0x6627e8d5, 0xe169c58d, 0xbc57ac4c, 0x9b00dbd8}));
   EXPECT_EQ(philox4x32({0xffffffff, 0xffffffff, 0xffffffff, 0xffffffff}, {0xffffffff, 0xffffffff}),

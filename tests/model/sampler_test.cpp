@@ -43,7 +43,8 @@ TEST(Sampler, GreedyTakesTheLargestAndTheLowestIdAmongEquals) {
 
 TEST(Sampler, WithoutFiltersTheDistributionIsTheModels) {
   Sampler sampler({.temperature = 1}, {});
-  expect_distribution(sampler.candidates(logits_of(five)), {{0, 0.1}, {1, 0.4}, {2, 0.05}, {3, 0.25}, {4, 0.2}});
+  expect_distribution(sampler.candidates(logits_of(five)),
+                      {{0, 0.1}, {1, 0.4}, {2, 0.05}, {3, 0.25}, {4, 0.2}});
 }
 
 TEST(Sampler, TemperatureRaisesProbabilitiesToItsInverse) {
@@ -75,7 +76,8 @@ TEST(Sampler, TopPIsOverWhatTopKLeft) {
 
 TEST(Sampler, MinPIsRelativeToTheMostProbable) {
   Sampler sampler({.min_p = 0.4F}, {});
-  expect_distribution(sampler.candidates(logits_of(five)), {{1, 0.4 / 0.85}, {3, 0.25 / 0.85}, {4, 0.2 / 0.85}});
+  expect_distribution(sampler.candidates(logits_of(five)),
+                      {{1, 0.4 / 0.85}, {3, 0.25 / 0.85}, {4, 0.2 / 0.85}});
 }
 
 TEST(Sampler, TopPOverALargeFlatVocabularyKeepsItsShareOfAll) {
@@ -114,7 +116,8 @@ TEST(Sampler, RepetitionPenaltyCountsPromptAndOutputOnce) {
   double total = 0;
   for (const double logit : adjusted) total += std::exp(logit);
   std::map<Token, double> expected;
-  for (std::size_t i = 0; i < adjusted.size(); ++i) expected[static_cast<Token>(i)] = std::exp(adjusted[i]) / total;
+  for (std::size_t i = 0; i < adjusted.size(); ++i)
+    expected[static_cast<Token>(i)] = std::exp(adjusted[i]) / total;
   expect_distribution(sampler.candidates(logits), expected);
 }
 
@@ -159,8 +162,8 @@ TEST(Sampler, TheSameSeedDrawsTheSameTokens) {
   EXPECT_NE(draw_all(11), draw_all(12));
 }
 
-// Pearson's chi-squared over many draws against the exact probabilities. With 4 degrees of freedom a value above 23.5 has
-// probability 1e-4; the seeds are fixed, so the test is deterministic.
+// Pearson's chi-squared over many draws against the exact probabilities. With 4 degrees of freedom a value
+// above 23.5 has probability 1e-4; the seeds are fixed, so the test is deterministic.
 TEST(Sampler, DrawsFollowTheExactProbabilities) {
   const std::vector<SamplingParams> settings{{.temperature = 1},
                                              {.temperature = 0.7F},

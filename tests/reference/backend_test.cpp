@@ -12,9 +12,12 @@ namespace {
 
 const std::vector<Token> prompt{2421, 308, 256, 198, 901, 2422, 198, 2421, 64, 318, 328, 198, 2444, 198};
 
-std::unique_ptr<Backend> backend(int slots = 2) { return make_backend(demo, test::demo_weights(), slots, 256); }
+std::unique_ptr<Backend> backend(int slots = 2) {
+  return make_backend(demo, test::demo_weights(), slots, 256);
+}
 
-void begin(Backend& backend, int slot, std::span<const Token> tokens, SamplingParams params = {.temperature = 0}) {
+void begin(Backend& backend, int slot, std::span<const Token> tokens,
+           SamplingParams params = {.temperature = 0}) {
   backend.reset(slot);
   backend.set_sampling(slot, params, tokens);
   backend.prefill(slot, tokens, true);
@@ -65,7 +68,8 @@ TEST(ReferenceBackend, SlotsInABatchAreAsAlone) {
   b->submit(std::array{0, 1});
   for (int step = 0; step < 10; ++step) {
     if (step < 9) b->submit(std::array{0, 1});
-    for (const SampledToken& token : b->collect()) together.at(static_cast<std::size_t>(token.slot)).push_back(token.token);
+    for (const SampledToken& token : b->collect())
+      together.at(static_cast<std::size_t>(token.slot)).push_back(token.token);
   }
   EXPECT_EQ(together[0], first);
   EXPECT_EQ(together[1], second);
@@ -92,7 +96,8 @@ TEST(ReferenceBackend, ASnapshotGoesOnInAnySlot) {
   decode(*b, 0, 3);
   const auto snapshot = b->snapshot(0);
   EXPECT_EQ(snapshot->position(), 17);
-  // 6 layers of 8 heads of 128 x 128 and windows of 3 x 2048, KV of 2 layers x 17 positions x 2 x 256, and the logits.
+  // 6 layers of 8 heads of 128 x 128 and windows of 3 x 2048, KV of 2 layers x 17 positions x 2 x 256, and
+  // the logits.
   EXPECT_EQ(snapshot->bytes(), 4U * (6 * (8 * 128 * 128 + 3 * 2048) + 2 * 17 * 2 * 256 + 2560));
   const auto expected = decode(*b, 0, 8);
   b->set_sampling(1, {.temperature = 0}, prompt);

@@ -63,11 +63,14 @@ TEST_F(Golden, HiddenStatesOfEveryLayer) {
   SequenceState<demo> state;
   std::vector<float> final_hidden;
   int seen = 0;
-  final_hidden = forward<demo>(demo_weights(), state, read<Token>("0.ids"), [&](int stage, std::span<const float> hidden) {
-    ++seen;
-    if (stage == demo.layers) return;  // the goldens keep the last layer's output only after the final norm
-    EXPECT_LT(relative_error(hidden, read<float>(fmt::format("0.hidden.{}", stage))), 1e-5) << "stage " << stage;
-  });
+  final_hidden = forward<demo>(
+      demo_weights(), state, read<Token>("0.ids"), [&](int stage, std::span<const float> hidden) {
+        ++seen;
+        if (stage == demo.layers)
+          return;  // the goldens keep the last layer's output only after the final norm
+        EXPECT_LT(relative_error(hidden, read<float>(fmt::format("0.hidden.{}", stage))), 1e-5)
+            << "stage " << stage;
+      });
   EXPECT_EQ(seen, demo.layers + 1);
   EXPECT_LT(relative_error(final_hidden, read<float>("0.hidden.8")), 1e-5);
 }

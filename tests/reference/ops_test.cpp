@@ -37,7 +37,9 @@ struct RandomMatrix {
     scales.resize(static_cast<std::size_t>(rows) * static_cast<std::size_t>(columns / 64));
     biases.resize(scales.size());
     std::uniform_real_distribution<float> uniform(-0.1F, 0.1F);
-    const auto bf16 = [&] { return static_cast<std::uint16_t>(std::bit_cast<std::uint32_t>(uniform(random)) >> 16); };
+    const auto bf16 = [&] {
+      return static_cast<std::uint16_t>(std::bit_cast<std::uint32_t>(uniform(random)) >> 16);
+    };
     for (auto& scale : scales) scale = bf16();
     for (auto& bias : biases) bias = bf16();
     matrix = {.rows = rows,
@@ -73,7 +75,8 @@ TEST(Ops, LinearIsTheProductWithTheDequantisedMatrix) {
         double sum = 0;
         for (int c = 0; c < 192; ++c) {
           const int per_word = 32 / bits;
-          const std::uint32_t q = (w.matrix.word(r, c / per_word) >> (bits * (c % per_word))) & ((1U << bits) - 1);
+          const std::uint32_t q =
+              (w.matrix.word(r, c / per_word) >> (bits * (c % per_word))) & ((1U << bits) - 1);
           const double weight = double{w.matrix.scale(r, c / 64)} * q + double{w.matrix.bias(r, c / 64)};
           sum += weight * double{x[static_cast<std::size_t>(t * 192 + c)]};
         }

@@ -15,7 +15,8 @@ namespace {
 std::optional<fs::path> folder_from_environment(const char* variable) {
   const char* value = std::getenv(variable);  // NOLINT(concurrency-mt-unsafe)
   if (value == nullptr || *value == '\0') return std::nullopt;
-  if (!fs::is_directory(value)) throw std::runtime_error(std::string(variable) + " names no folder: " + value);
+  if (!fs::is_directory(value))
+    throw std::runtime_error(std::string(variable) + " names no folder: " + value);
   return fs::path(value);
 }
 }  // namespace
@@ -55,7 +56,8 @@ fs::path unpacked(const fs::path& xz_file) {
 
 TemporaryFolder::TemporaryFolder() {
   static std::atomic<int> count{0};
-  path_ = fs::temp_directory_path() / ("calla-test-" + std::to_string(::getpid()) + "-" + std::to_string(count++));
+  path_ = fs::temp_directory_path() /
+          ("calla-test-" + std::to_string(::getpid()) + "-" + std::to_string(count++));
   fs::create_directories(path_);
 }
 
