@@ -36,7 +36,7 @@ class Model {
 };
 
 fs::path unpacked(const fs::path& packed) {
-  const fs::path folder = fs::temp_directory_path() / "calla-bench" / packed.parent_path().filename();
+  fs::path folder = fs::temp_directory_path() / "calla-bench" / packed.parent_path().filename();
   fs::create_directories(folder);
   const std::string command =
       fmt::format("xz -dc '{}' > '{}'", packed.string(), (folder / "tokenizer.json").string());
@@ -99,7 +99,7 @@ std::string numbered(std::string_view paragraph) {
 void encode(benchmark::State& state, Model& model, const std::string& text) {
   const Tokenizer& tokenizer = model.tokenizer();
   std::size_t tokens = 0;
-  for (auto _ : state) {
+  while (state.KeepRunning()) {
     tokens = tokenizer.encode(text, Tokenizer::ControlTokens::recognised).size();
     benchmark::DoNotOptimize(tokens);
   }
@@ -109,13 +109,13 @@ void encode(benchmark::State& state, Model& model, const std::string& text) {
 }
 
 void load(benchmark::State& state, const Model& model) {
-  for (auto _ : state) benchmark::DoNotOptimize(Tokenizer::load(model.folder()).size());
+  while (state.KeepRunning()) benchmark::DoNotOptimize(Tokenizer::load(model.folder()).size());
 }
 
 void decode(benchmark::State& state, Model& model, const std::string& text) {
   const Tokenizer& tokenizer = model.tokenizer();
   const std::vector<calla::Token> tokens = tokenizer.encode(text, Tokenizer::ControlTokens::as_text);
-  for (auto _ : state) benchmark::DoNotOptimize(tokenizer.decode(tokens).data());
+  while (state.KeepRunning()) benchmark::DoNotOptimize(tokenizer.decode(tokens).data());
   state.SetBytesProcessed(static_cast<std::int64_t>(state.iterations()) *
                           static_cast<std::int64_t>(text.size()));
 }
@@ -140,18 +140,18 @@ int main(int argc, char** argv) {
       {"run_of_chinese", repeated("\u4eca\u5929\u6c14", megabyte)},
   };
   for (auto& [name, model] : models) {
-    benchmark::RegisterBenchmark((name + "/load").c_str(), [&m = model](auto& state) {
+    benchmark::RegisterBenchmark(fmt::format("{}/load", name).c_str(), [&m = model](auto& state) {
       load(state, m);
     })->Unit(benchmark::kMillisecond);
     for (const auto& [kind, text] : texts) {
-      benchmark::RegisterBenchmark((name + "/encode/" + kind).c_str(), [&m = model, &t = text](auto& state) {
+      benchmark::RegisterBenchmark(fmt::format("{}/encode/{}", name, kind).c_str(), [&m = model,
+                                                                                     &t = text](auto& state) {
         encode(state, m, t);
       })->Unit(benchmark::kMillisecond);
     }
-    benchmark::RegisterBenchmark((name + "/decode/english").c_str(), [&m = model,
-                                                                      &t = texts.at("english")](auto& state) {
-      decode(state, m, t);
-    })->Unit(benchmark::kMillisecond);
+    benchmark::RegisterBenchmark(fmt::format("{}/decode/english", name).c_str(),
+                                 [&m = model, &t = texts.at("english")](auto& state) { decode(state, m, t); })
+        ->Unit(benchmark::kMillisecond);
   }
   benchmark::Initialize(&argc, argv);
   benchmark::RunSpecifiedBenchmarks();
