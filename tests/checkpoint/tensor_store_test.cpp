@@ -25,6 +25,7 @@ class TensorStoreTest : public ::testing::Test {
   }
   void write_file_of(const std::string& name, const std::vector<std::string>& tensors) const {
     std::vector<TensorSpec> specs;
+    specs.reserve(tensors.size());
     for (const std::string& tensor : tensors) specs.push_back({tensor, DType::u8, {4}});
     test::write_zeros(folder_.path() / name, specs);
   }
@@ -153,7 +154,7 @@ TEST(ModelDirectory, EachWrongPathHasItsSentence) {
   const auto fault = [](const std::filesystem::path& path) {
     return message_of([&] { TensorStore::open(path); });
   };
-  const std::filesystem::path path = folder.path();
+  const std::filesystem::path& path = folder.path();
   EXPECT_TRUE(
       tells(fault(path / "none"), {"none: no such directory", "give the directory of the checkpoint"}));
   EXPECT_TRUE(tells(fault(""), {"no such directory"}));
