@@ -20,8 +20,8 @@ struct SamplingParams {
   float min_p = 0.0F;               // 0: off
   float repetition_penalty = 1.0F;  // 1: off. Divides a positive logit and multiplies a negative one, of
                                     // every token that the prompt or the output has
-  float presence_penalty = 0.0F;                         // subtracted for a token that the output has
-  float frequency_penalty = 0.0F;                        // subtracted for each time the output has it
+  float presence_penalty = 0.0F;    // subtracted for a token that the output has
+  float frequency_penalty = 0.0F;   // subtracted for each time the output has it
   std::vector<std::pair<Token, float>> logit_bias = {};  // added; an infinite bias forbids
   std::uint64_t seed = 0;
 
