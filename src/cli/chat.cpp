@@ -1,5 +1,4 @@
 // calla chat: a conversation at the terminal.
-#include <CLI/CLI.hpp>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -14,21 +13,13 @@
 #include "cli/conversation_file.h"
 #include "cli/line_reader.h"
 #include "cli/open.h"
-#include "cli/request_flags.h"
 #include "cli/terminal.h"
 #include "text/utf8.h"
 
 namespace calla::cli {
 namespace {
 
-struct ChatFlags {
-  ModelFlags model;
-  RequestFlags request;
-  std::string system;
-  bool hide_thinking = false;
-};
-
-constexpr std::string_view help =
+constexpr std::string_view help_text =
     "  /help           this list\n"
     "  /clear          forget the conversation, keep the instructions\n"
     "  /system TEXT    set the instructions (without TEXT: remove them)\n"
@@ -123,7 +114,7 @@ class Session {
     const std::string_view verb = std::string_view(line).substr(0, blank);
     const std::string argument = blank < line.size() ? line.substr(blank + 1) : "";
     if (verb == "/help") {
-      put(STDOUT_FILENO, help);
+      put(STDOUT_FILENO, chat_help());
     } else if (verb == "/clear") {
       std::erase_if(messages(), [](const Message& message) { return message.role != Role::system; });
       note("The conversation is forgotten.");
@@ -154,23 +145,13 @@ class Session {
   Style err_{STDERR_FILENO};
 };
 
+}  // namespace
+
+std::string_view chat_help() { return help_text; }
+
 void chat(const ChatFlags& flags) {
   const std::unique_ptr<Model> model = open_model(flags.model);
   Session(flags, model->chat).run();
-}
-
-}  // namespace
-
-void add_chat(CLI::App& program) {
-  auto flags = std::make_shared<ChatFlags>();
-  CLI::App& command = *program.add_subcommand("chat", "Talk with the model");
-  add_model_flag(command, flags->model);
-  add_context_flag(command, flags->model);
-  command.add_option("--system", flags->system, "Instructions for the model")->type_name("TEXT");
-  command.add_flag("--hide-thinking", flags->hide_thinking, "Show only a count while it reasons");
-  add_request_flags(command, flags->request);
-  command.footer(std::string("In the conversation:\n") + std::string(help));
-  command.callback([flags] { chat(*flags); });
 }
 
 }  // namespace calla::cli

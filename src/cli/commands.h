@@ -1,18 +1,90 @@
-// The commands of the program, one file each. Every function adds its command to the program's parser; the
-// command's callback does the work and throws Error when it fails.
+// The commands of the program and their flags. program.cpp reads the flags; each command has a file of its
+// own, returns when it is done, and throws Error when it fails.
 #pragma once
+#include <optional>
+#include <string>
+#include <vector>
 
-namespace CLI {
-class App;
-}
+#include "base/error.h"
+#include "chat/chat.h"
 
 namespace calla::cli {
 
-void add_run(CLI::App& program);
-void add_chat(CLI::App& program);
-void add_info(CLI::App& program);
-void add_tokenize(CLI::App& program);
-void add_detokenize(CLI::App& program);
-void add_render(CLI::App& program);
+/// The command line asks for something that makes no sense.
+class UsageError : public Error {
+ public:
+  using Error::Error;
+};
+
+struct ModelFlags {
+  std::string model;           // a directory; empty: CALLA_MODEL, else the demonstration model
+  std::optional<int> context;  // positions a slot; empty: all that the model has and the memory allows
+  int slots = 1;
+};
+
+/// How `run` and `chat` shape a request.
+struct RequestFlags {
+  SamplingChoice sampling;
+  bool greedy = false;
+  bool no_think = false;
+  std::optional<int> thinking_budget;
+  std::optional<int> max_tokens;
+  std::vector<std::string> stop;
+
+  /// Sets everything but the conversation.
+  void apply(ChatRequest& request) const;
+};
+
+struct RunFlags {
+  ModelFlags model;
+  RequestFlags request;
+  std::optional<std::string> prompt;  // empty: standard input
+  std::string system;
+  std::string tools_file;
+  std::string messages_file;
+  bool show_thinking = false;
+  bool json = false;
+};
+/// Answers one prompt or conversation.
+void run(const RunFlags& flags);
+
+struct ChatFlags {
+  ModelFlags model;
+  RequestFlags request;
+  std::string system;
+  bool hide_thinking = false;
+};
+/// A conversation at the terminal.
+void chat(const ChatFlags& flags);
+/// What a person may type in it.
+std::string_view chat_help();
+
+/// What the checkpoint is, what the machine has, and whether they fit together.
+void info(const ModelFlags& flags);
+
+struct TokenizeFlags {
+  ModelFlags model;
+  std::optional<std::string> text;  // empty: standard input
+  bool special = false;
+  bool json = false;
+};
+/// From text to ids.
+void tokenize(const TokenizeFlags& flags);
+
+struct DetokenizeFlags {
+  ModelFlags model;
+  std::vector<Token> ids;  // empty: standard input
+  bool json = false;
+};
+/// From ids to text.
+void detokenize(const DetokenizeFlags& flags);
+
+struct RenderFlags {
+  ModelFlags model;
+  std::string messages_file;
+  bool json = false;
+};
+/// The prompt that the model would be given for a conversation.
+void render(const RenderFlags& flags);
 
 }  // namespace calla::cli

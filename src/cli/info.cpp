@@ -1,5 +1,4 @@
 // calla info: what the checkpoint is, what the machine has, and whether they fit together.
-#include <CLI/CLI.hpp>
 #include <fstream>
 #include <memory>
 #include <string>
@@ -36,6 +35,8 @@ void print_head(std::string_view title) {
   const Style style(STDOUT_FILENO);
   put(STDOUT_FILENO, fmt::format("{}{}{}\n", style.bold, title, style.reset));
 }
+
+}  // namespace
 
 void info(const ModelFlags& flags) {
   const std::filesystem::path directory = model_directory(flags);
@@ -76,17 +77,6 @@ void info(const ModelFlags& flags) {
   print_row("in all",
             fmt::format("{}: {}", format_bytes(plan.total()),
                         fits ? "fits" : "does not fit; close other programs or choose a smaller --context"));
-}
-
-}  // namespace
-
-void add_info(CLI::App& program) {
-  auto flags = std::make_shared<ModelFlags>();
-  CLI::App& command =
-      *program.add_subcommand("info", "Describe the checkpoint, the machine and the memory plan");
-  add_model_flag(command, *flags);
-  add_context_flag(command, *flags);
-  command.callback([flags] { info(*flags); });
 }
 
 }  // namespace calla::cli

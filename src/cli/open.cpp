@@ -1,6 +1,5 @@
 #include "cli/open.h"
 
-#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cstdlib>
 
@@ -9,7 +8,6 @@
 #include "base/error.h"
 #include "checkpoint/directory.h"
 #include "checkpoint/loader.h"
-#include "cli/request_flags.h"
 #include "cli/terminal.h"
 #include "reference/backend.h"
 
@@ -75,21 +73,6 @@ std::unique_ptr<Backend> load_backend(const ModelFlags& flags, const ModelConfig
 }
 
 }  // namespace
-
-void add_model_flag(CLI::App& command, ModelFlags& flags) {
-  command
-      .add_option("-m,--model", flags.model,
-                  "Directory of the checkpoint (default: $CALLA_MODEL, else the demonstration model)")
-      ->type_name("DIR");
-}
-
-void add_context_flag(CLI::App& command, ModelFlags& flags) {
-  command
-      .add_option("--context", flags.context,
-                  "Tokens a conversation may have (default: as many as the model and the memory allow)")
-      ->type_name("N")
-      ->check(at_least(1));
-}
 
 std::filesystem::path model_directory(const ModelFlags& flags) {
   std::filesystem::path directory = flags.model;

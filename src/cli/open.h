@@ -7,24 +7,12 @@
 
 #include "chat/chat.h"
 #include "checkpoint/config.h"
+#include "cli/commands.h"
 #include "engine/engine.h"
 #include "model/memory_plan.h"
 #include "text/tokenizer.h"
 
-namespace CLI {
-class App;
-}
-
 namespace calla::cli {
-
-struct ModelFlags {
-  std::string model;           // a directory; empty: CALLA_MODEL, else the demonstration model
-  std::optional<int> context;  // positions a slot; empty: all that the model has and the memory allows
-  int slots = 1;
-};
-
-void add_model_flag(CLI::App& command, ModelFlags& flags);
-void add_context_flag(CLI::App& command, ModelFlags& flags);
 
 /// The directory that the flags mean. Throws Error when it does not exist.
 std::filesystem::path model_directory(const ModelFlags& flags);

@@ -1,5 +1,4 @@
 // calla run: one prompt or conversation in, one streamed answer out.
-#include <CLI/CLI.hpp>
 #include <memory>
 
 #include <fmt/format.h>
@@ -12,35 +11,23 @@
 #include "cli/commands.h"
 #include "cli/conversation_file.h"
 #include "cli/open.h"
-#include "cli/request_flags.h"
 #include "cli/terminal.h"
 #include "text/utf8.h"
 
 namespace calla::cli {
 namespace {
 
-struct RunFlags {
-  ModelFlags model;
-  RequestFlags request;
-  std::optional<std::string> prompt;
-  std::string system;
-  std::string tools_file;
-  std::string messages_file;
-  bool show_thinking = false;
-  bool json = false;
-};
-
 ChatRequest make_request(const RunFlags& flags) {
   ChatRequest request;
   if (!flags.messages_file.empty()) {
-    if (flags.prompt) throw CLI::ValidationError("PROMPT and --messages", "exclude each other");
+    if (flags.prompt) throw UsageError("", "PROMPT and --messages exclude each other");
     ConversationFile file = read_conversation_file(flags.messages_file);
     request.conversation = std::move(file.conversation);
     request.options = file.options;
     request.options.add_generation_prompt = true;
   } else {
     if (!flags.prompt && is_terminal(STDIN_FILENO)) {
-      throw CLI::ValidationError("PROMPT", "is missing (for a conversation: calla chat)");
+      throw UsageError("PROMPT", "is missing", "for a conversation: calla chat");
     }
     std::string prompt = flags.prompt ? *flags.prompt : read_standard_input();
     if (const std::size_t at = first_invalid_utf8(prompt); at < prompt.size()) {
@@ -86,6 +73,8 @@ Json result_json(const Tokenizer& tokenizer, const std::vector<Token>& prompt, c
             {"decode_tokens_per_second", rate(usage.completion_tokens, finished.timing.decode)}}}};
 }
 
+}  // namespace
+
 void run(const RunFlags& flags) {
   const ChatRequest request = make_request(flags);
   const std::unique_ptr<Model> model = open_model(flags.model);
@@ -109,33 +98,6 @@ void run(const RunFlags& flags) {
     }
     return;
   }
-}
-
-}  // namespace
-
-void add_run(CLI::App& program) {
-  auto flags = std::make_shared<RunFlags>();
-  CLI::App& command = *program.add_subcommand("run", "Answer one prompt");
-  command.add_option("PROMPT", flags->prompt, "What to answer (default: read from standard input)")
-      ->option_text(" ");
-  add_model_flag(command, flags->model);
-  add_context_flag(command, flags->model);
-  command.add_option("--system", flags->system, "Instructions for the model")->type_name("TEXT");
-  command.add_option("--tools", flags->tools_file, "JSON file with an array of tools in the OpenAI form")
-      ->type_name("FILE");
-  command
-      .add_option("--messages", flags->messages_file,
-                  "JSON file with a whole conversation: {\"messages\", \"tools\", \"chat_template_kwargs\"}")
-      ->type_name("FILE");
-  command.add_flag("--show-thinking", flags->show_thinking, "Print the reasoning too");
-  command.add_flag("--json", flags->json,
-                   "Print one JSON object when the reply is finished, instead of streaming it");
-  add_request_flags(command, flags->request);
-  command.footer(
-      "Examples:\n"
-      "  calla run \"What is the capital of Thailand?\"\n"
-      "  git diff | calla run --system \"Review this change.\" --show-thinking");
-  command.callback([flags] { run(*flags); });
 }
 
 }  // namespace calla::cli

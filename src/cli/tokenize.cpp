@@ -1,5 +1,4 @@
 // calla tokenize and calla detokenize: between text and ids.
-#include <CLI/CLI.hpp>
 #include <charconv>
 #include <memory>
 #include <optional>
@@ -17,29 +16,6 @@
 
 namespace calla::cli {
 namespace {
-
-struct TokenizeFlags {
-  ModelFlags model;
-  std::optional<std::string> text;
-  bool special = false;
-  bool json = false;
-};
-
-void tokenize(const TokenizeFlags& flags) {
-  const Tokenizer tokenizer = Tokenizer::load(model_directory(flags.model));
-  const std::string text = flags.text ? *flags.text : read_standard_input();
-  const auto control =
-      flags.special ? Tokenizer::ControlTokens::recognised : Tokenizer::ControlTokens::as_text;
-  const std::vector<Token> ids = tokenizer.encode(text, control);
-  put(STDOUT_FILENO,
-      flags.json ? Json{{"ids", ids}}.dump() + "\n" : fmt::format("{}\n", fmt::join(ids, " ")));
-}
-
-struct DetokenizeFlags {
-  ModelFlags model;
-  std::vector<Token> ids;
-  bool json = false;
-};
 
 /// Ids as a person or another program writes them: numbers with anything but digits between.
 std::vector<Token> parse_ids(std::string_view text) {
@@ -61,6 +37,18 @@ std::vector<Token> parse_ids(std::string_view text) {
   return ids;
 }
 
+}  // namespace
+
+void tokenize(const TokenizeFlags& flags) {
+  const Tokenizer tokenizer = Tokenizer::load(model_directory(flags.model));
+  const std::string text = flags.text ? *flags.text : read_standard_input();
+  const auto control =
+      flags.special ? Tokenizer::ControlTokens::recognised : Tokenizer::ControlTokens::as_text;
+  const std::vector<Token> ids = tokenizer.encode(text, control);
+  put(STDOUT_FILENO,
+      flags.json ? Json{{"ids", ids}}.dump() + "\n" : fmt::format("{}\n", fmt::join(ids, " ")));
+}
+
 void detokenize(const DetokenizeFlags& flags) {
   const Tokenizer tokenizer = Tokenizer::load(model_directory(flags.model));
   const std::vector<Token> ids = flags.ids.empty() ? parse_ids(read_standard_input()) : flags.ids;
@@ -73,28 +61,6 @@ void detokenize(const DetokenizeFlags& flags) {
   const std::string text = tokenizer.decode(ids);
   put(STDOUT_FILENO, flags.json ? Json{{"text", text}}.dump() + "\n" : text);
   if (!flags.json && is_terminal(STDOUT_FILENO) && !text.ends_with('\n')) put(STDOUT_FILENO, "\n");
-}
-
-}  // namespace
-
-void add_tokenize(CLI::App& program) {
-  auto flags = std::make_shared<TokenizeFlags>();
-  CLI::App& command = *program.add_subcommand("tokenize", "Print the token ids of a text");
-  command.add_option("TEXT", flags->text, "The text (default: read from standard input)")->option_text(" ");
-  add_model_flag(command, flags->model);
-  command.add_flag("--special", flags->special,
-                   "Read control tokens such as <|im_end|> as tokens, not as text");
-  command.add_flag("--json", flags->json, "Print {\"ids\": [...]}");
-  command.callback([flags] { tokenize(*flags); });
-}
-
-void add_detokenize(CLI::App& program) {
-  auto flags = std::make_shared<DetokenizeFlags>();
-  CLI::App& command = *program.add_subcommand("detokenize", "Print the text of token ids");
-  command.add_option("IDS", flags->ids, "The ids (default: read from standard input)")->option_text("...");
-  add_model_flag(command, flags->model);
-  command.add_flag("--json", flags->json, "Print {\"text\": \"...\"}");
-  command.callback([flags] { detokenize(*flags); });
 }
 
 }  // namespace calla::cli

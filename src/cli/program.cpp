@@ -1,0 +1,182 @@
+#include "cli/program.h"
+
+#include <CLI/CLI.hpp>
+#include <memory>
+#include <string>
+
+#include <fmt/format.h>
+
+#include "cli/commands.h"
+
+namespace calla::cli {
+namespace {
+
+/// Checks that a number is at least `least`, without a word of its own in the help.
+CLI::Validator at_least(int least) {
+  return CLI::Validator(
+      [least](const std::string& text) {
+        int value = 0;
+        const bool holds = CLI::detail::lexical_cast(text, value) && value >= least;
+        return holds ? std::string() : fmt::format("{} must be a whole number of at least {}", text, least);
+      },
+      "");
+}
+
+void add_model_flag(CLI::App& command, ModelFlags& flags) {
+  command
+      .add_option("-m,--model", flags.model,
+                  "Directory of the checkpoint (default: $CALLA_MODEL, else the demonstration model)")
+      ->type_name("DIR");
+}
+
+void add_context_flag(CLI::App& command, ModelFlags& flags) {
+  command
+      .add_option("--context", flags.context,
+                  "Tokens a conversation may have (default: as many as the model and the memory allow)")
+      ->type_name("N")
+      ->check(at_least(1));
+}
+
+void add_request_flags(CLI::App& command, RequestFlags& flags) {
+  command.add_flag("--no-think", flags.no_think, "Answer at once, without reasoning first");
+  command
+      .add_option("--thinking-budget", flags.thinking_budget, "Close the reasoning after this many tokens")
+      ->type_name("N")
+      ->check(at_least(0));
+  command
+      .add_option("--max-tokens", flags.max_tokens,
+                  "End the reply after this many tokens, reasoning included")
+      ->type_name("N")
+      ->check(at_least(1));
+  command.add_option("--stop", flags.stop, "End the answer before this text (may be given several times)")
+      ->type_name("TEXT")
+      ->allow_extra_args(false);
+
+  constexpr const char* sampling = "Sampling (defaults: the model's generation_config.json)";
+  const auto option = [&](const char* name, auto& value, const char* help, const char* type) {
+    command.add_option(name, value, help)->type_name(type)->group(sampling);
+  };
+  command.add_flag("--greedy", flags.greedy, "Always the most probable token")->group(sampling);
+  option("--seed", flags.sampling.seed, "The same seed gives the same reply", "N");
+  option("--temperature", flags.sampling.temperature, "0 to 2; lower is safer, higher is more varied", "X");
+  option("--top-k", flags.sampling.top_k, "Only the K most probable tokens; 0: all", "K");
+  option("--top-p", flags.sampling.top_p, "Only the most probable tokens that together have this share", "X");
+  option("--min-p", flags.sampling.min_p, "Only tokens at least this probable relative to the best", "X");
+  option("--presence-penalty", flags.sampling.presence_penalty, "-2 to 2; against words already used", "X");
+  option("--frequency-penalty", flags.sampling.frequency_penalty, "-2 to 2; against words used often", "X");
+  option("--repetition-penalty", flags.sampling.repetition_penalty,
+         "1: off; above 1 against words of prompt and reply", "X");
+}
+
+void add_run(CLI::App& program) {
+  auto flags = std::make_shared<RunFlags>();
+  CLI::App& command = *program.add_subcommand("run", "Answer one prompt");
+  command.add_option("PROMPT", flags->prompt, "What to answer (default: read from standard input)")
+      ->option_text(" ");
+  add_model_flag(command, flags->model);
+  add_context_flag(command, flags->model);
+  command.add_option("--system", flags->system, "Instructions for the model")->type_name("TEXT");
+  command.add_option("--tools", flags->tools_file, "JSON file with an array of tools in the OpenAI form")
+      ->type_name("FILE");
+  command
+      .add_option("--messages", flags->messages_file,
+                  "JSON file with a whole conversation: {\"messages\", \"tools\", \"chat_template_kwargs\"}")
+      ->type_name("FILE");
+  command.add_flag("--show-thinking", flags->show_thinking, "Print the reasoning too");
+  command.add_flag("--json", flags->json,
+                   "Print one JSON object when the reply is finished, instead of streaming it");
+  add_request_flags(command, flags->request);
+  command.footer(
+      "Examples:\n"
+      "  calla run \"What is the capital of Thailand?\"\n"
+      "  git diff | calla run --system \"Review this change.\" --show-thinking");
+  command.callback([flags] { run(*flags); });
+}
+
+void add_chat(CLI::App& program) {
+  auto flags = std::make_shared<ChatFlags>();
+  CLI::App& command = *program.add_subcommand("chat", "Talk with the model");
+  add_model_flag(command, flags->model);
+  add_context_flag(command, flags->model);
+  command.add_option("--system", flags->system, "Instructions for the model")->type_name("TEXT");
+  command.add_flag("--hide-thinking", flags->hide_thinking, "Show only a count while it reasons");
+  add_request_flags(command, flags->request);
+  command.footer(std::string("In the conversation:\n") + std::string(chat_help()));
+  command.callback([flags] { chat(*flags); });
+}
+
+void add_info(CLI::App& program) {
+  auto flags = std::make_shared<ModelFlags>();
+  CLI::App& command =
+      *program.add_subcommand("info", "Describe the checkpoint, the machine and the memory plan");
+  add_model_flag(command, *flags);
+  add_context_flag(command, *flags);
+  command.callback([flags] { info(*flags); });
+}
+
+void add_tokenize(CLI::App& program) {
+  auto flags = std::make_shared<TokenizeFlags>();
+  CLI::App& command = *program.add_subcommand("tokenize", "Print the token ids of a text");
+  command.add_option("TEXT", flags->text, "The text (default: read from standard input)")->option_text(" ");
+  add_model_flag(command, flags->model);
+  command.add_flag("--special", flags->special,
+                   "Read control tokens such as <|im_end|> as tokens, not as text");
+  command.add_flag("--json", flags->json, "Print {\"ids\": [...]}");
+  command.callback([flags] { tokenize(*flags); });
+}
+
+void add_detokenize(CLI::App& program) {
+  auto flags = std::make_shared<DetokenizeFlags>();
+  CLI::App& command = *program.add_subcommand("detokenize", "Print the text of token ids");
+  command.add_option("IDS", flags->ids, "The ids (default: read from standard input)")->option_text("...");
+  add_model_flag(command, flags->model);
+  command.add_flag("--json", flags->json, "Print {\"text\": \"...\"}");
+  command.callback([flags] { detokenize(*flags); });
+}
+
+void add_render(CLI::App& program) {
+  auto flags = std::make_shared<RenderFlags>();
+  CLI::App& command = *program.add_subcommand("render", "Print the prompt of a conversation");
+  command
+      .add_option("--messages", flags->messages_file,
+                  "JSON file with a conversation: {\"messages\", \"tools\", \"chat_template_kwargs\"}")
+      ->type_name("FILE")
+      ->required();
+  add_model_flag(command, flags->model);
+  command.add_flag("--json", flags->json, "Print {\"prompt\": \"...\", \"ids\": [...]}");
+  command.callback([flags] { render(*flags); });
+}
+
+}  // namespace
+
+void run_program(int argc, const char* const* argv) {
+  CLI::App program(
+      "Calla runs Qwen3.6-35B-A3B, as the MLX 4-bit checkpoint, on this machine.\n"
+      "Without --model it runs the small demonstration model that comes with it.",
+      "calla");
+  program.set_version_flag("--version", CALLA_VERSION);
+  program.require_subcommand(0, 1);
+  program.footer("calla COMMAND --help describes a command.\n");
+  program.get_formatter()->label("SUBCOMMAND", "COMMAND");
+  program.get_formatter()->label("Subcommands", "Commands");
+  add_run(program);
+  add_chat(program);
+  add_info(program);
+  add_tokenize(program);
+  add_detokenize(program);
+  add_render(program);
+  const auto help_of = [&] {
+    const auto chosen = program.get_subcommands();
+    return fmt::format("see calla {}--help", chosen.empty() ? "" : chosen.front()->get_name() + " ");
+  };
+  try {
+    program.parse(argc, argv);
+    if (program.get_subcommands().empty()) throw UsageError("", "which command?", help_of());
+  } catch (const CLI::Success& asked) {  // --help, --version
+    program.exit(asked);
+  } catch (const CLI::ParseError& fault) {
+    throw UsageError("", fault.what(), help_of());
+  }
+}
+
+}  // namespace calla::cli
