@@ -15,8 +15,8 @@ endif
 demo: build/release/build.ninja
 	@echo "== Building calla"
 	@cmake --build build/release --target calla -j $(JOBS)
-	@echo '== calla run "What is the capital of Thailand?"'
-	@build/release/calla run "What is the capital of Thailand?"
+	@echo '== calla run --greedy "What is the capital of Thailand?"'
+	@build/release/calla run --greedy "What is the capital of Thailand?"
 
 test: build
 	@echo "== Running the tests"

@@ -1,5 +1,5 @@
-// Encoding and loading speed of the tokenizer. Run from the project's folder: the demonstration model's is
-// measured always, the real one's where CALLA_QWEN names the folder of its small files.
+// Encoding and loading speed of the tokenizer: the demonstration model's, and the real one's where CALLA_QWEN
+// names the folder of its small files.
 #include <cstdint>
 #include <cstdlib>
 #include <filesystem>
@@ -123,7 +123,7 @@ void decode(benchmark::State& state, Model& model, const std::string& text) {
 
 int main(int argc, char** argv) {
   std::map<std::string, Model> models;
-  models.emplace("demo", fs::path("models/demo"));
+  models.emplace("demo", fs::path(CALLA_DEMO_MODEL));
   if (const char* qwen = std::getenv("CALLA_QWEN"); qwen != nullptr) {  // NOLINT(concurrency-mt-unsafe)
     for (const char* name : {"qwen3.6-35b-a3b", "qwen3.6-35b-a3b-4bit"}) {
       models.emplace(name, unpacked(fs::path(qwen) / name / "tokenizer.json.xz"));
