@@ -10,6 +10,8 @@ template <class... Ts>
 struct Overloaded : Ts... {
   using Ts::operator()...;
 };
+template <class... Ts>
+Overloaded(Ts...) -> Overloaded<Ts...>;
 
 double rate(int tokens, Seconds time) { return time.count() > 0 ? tokens / time.count() : 0; }
 

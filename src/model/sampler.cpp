@@ -26,9 +26,9 @@ std::vector<Token> largest(std::span<const float> logits, std::size_t count) {
 
 /// log of the sum of exp over all logits.
 double log_sum_exp(std::span<const float> logits) {
-  const double peak = *std::max_element(logits.begin(), logits.end());
+  const double peak{*std::max_element(logits.begin(), logits.end())};
   double sum = 0;
-  for (const double logit : logits) sum += std::exp(logit - peak);
+  for (const float logit : logits) sum += std::exp(double{logit} - peak);
   return peak + std::log(sum);
 }
 
@@ -96,10 +96,10 @@ std::vector<Candidate> Sampler::candidates(std::span<const float> logits) {
     return {{static_cast<Token>(best - adjusted.begin()), 1.0}};
   }
 
-  const double temperature = params_.temperature;
-  const double top_p = params_.top_p;
-  const double min_p = params_.min_p;
-  const double peak = *std::max_element(adjusted.begin(), adjusted.end());
+  const double temperature{params_.temperature};
+  const double top_p{params_.top_p};
+  const double min_p{params_.min_p};
+  const double peak{*std::max_element(adjusted.begin(), adjusted.end())};
   const auto weight = [&](std::size_t token) {
     return std::exp((static_cast<double>(adjusted[token]) - peak) / temperature);
   };
