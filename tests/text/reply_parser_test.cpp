@@ -65,22 +65,12 @@ Json collected(const std::vector<ReplyEvent>& events, ReplyEnd end) {
           {"finish_reason", reason}};
 }
 
-/// All ways to cut a short reply into three; a long one in two, and in three at a sample of places.
+/// All ways to cut a reply into two and into three.
 std::vector<std::vector<std::size_t>> ways_to_cut(std::size_t size) {
-  constexpr std::size_t short_reply = 400;
-  constexpr std::size_t samples = 20000;
   std::vector<std::vector<std::size_t>> ways;
   for (std::size_t first = 1; first < size; ++first) {
     ways.push_back({first});
-    for (std::size_t second = first + 1; size <= short_reply && second < size; ++second) {
-      ways.push_back({first, second});
-    }
-  }
-  std::mt19937 random(7);  // NOLINT(cert-msc51-cpp): the same sample in every run
-  for (std::size_t i = 0; size > short_reply && i < samples; ++i) {
-    std::vector<std::size_t> way{1 + random() % (size - 1), 1 + random() % (size - 1)};
-    std::sort(way.begin(), way.end());
-    ways.push_back(std::move(way));
+    for (std::size_t second = first + 1; second < size; ++second) ways.push_back({first, second});
   }
   return ways;
 }
