@@ -11,14 +11,7 @@
 namespace calla {
 namespace {
 
-std::string message_of(const std::function<void()>& action) {
-  try {
-    action();
-  } catch (const Error& error) {
-    return error.what();
-  }
-  return "no error";
-}
+using test::message_of;
 
 std::string fault_of(const std::string& text) {
   return message_of([&] { parse_json(text, "f"); });

@@ -45,15 +45,6 @@ void write_zeros(const std::filesystem::path& path, const std::vector<TensorSpec
   std::filesystem::resize_file(path, head.size() + data_bytes(tensors));
 }
 
-std::string message_of(const std::function<void()>& action) {
-  try {
-    action();
-  } catch (const Error& error) {
-    return error.what();
-  }
-  return "no error";
-}
-
 ::testing::AssertionResult tells(std::string_view message, std::initializer_list<std::string_view> parts) {
   if (message.find('\n') != std::string_view::npos)
     return ::testing::AssertionFailure() << "several lines: " << message;

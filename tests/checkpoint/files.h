@@ -11,6 +11,7 @@
 #include <gtest/gtest.h>
 
 #include "checkpoint/tensor_table.h"
+#include "support/support.h"
 
 namespace calla::test {
 
@@ -23,9 +24,6 @@ std::uint64_t data_bytes(const std::vector<TensorSpec>& tensors);
 
 /// Writes a file of these tensors, all zeros, as a sparse file: the data takes no disk.
 void write_zeros(const std::filesystem::path& path, const std::vector<TensorSpec>& tensors);
-
-/// The message of the calla::Error that the action throws, or "no error".
-std::string message_of(const std::function<void()>& action);
 
 /// Whether the message is of one line and holds every part.
 ::testing::AssertionResult tells(std::string_view message, std::initializer_list<std::string_view> parts);

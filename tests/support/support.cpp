@@ -8,6 +8,8 @@
 
 #include <unistd.h>
 
+#include "base/error.h"
+
 namespace calla::test {
 namespace fs = std::filesystem;
 
@@ -39,6 +41,15 @@ void write_file(const fs::path& path, std::string_view bytes) {
   std::ofstream out(path, std::ios::binary);
   out.write(bytes.data(), static_cast<std::streamsize>(bytes.size()));
   if (!out) throw std::runtime_error("cannot write " + path.string());
+}
+
+std::string message_of(const std::function<void()>& action) {
+  try {
+    action();
+  } catch (const Error& error) {
+    return error.what();
+  }
+  return "no error";
 }
 
 fs::path unpacked(const fs::path& xz_file) {

@@ -1,6 +1,7 @@
 // What tests of every room share: where the data lies, temporary folders, reading a file whole.
 #pragma once
 #include <filesystem>
+#include <functional>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -20,6 +21,9 @@ std::optional<std::filesystem::path> qwen();
 
 std::string read_file(const std::filesystem::path& path);
 void write_file(const std::filesystem::path& path, std::string_view bytes);
+
+/// What the Error says that an action throws, or "no error".
+std::string message_of(const std::function<void()>& action);
 
 /// The unpacked form of an .xz file of CALLA_QWEN, made once in the build folder with xz.
 std::filesystem::path unpacked(const std::filesystem::path& xz_file);
