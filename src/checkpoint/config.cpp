@@ -21,9 +21,8 @@ constexpr double norm_epsilon = 1e-6;
 static_assert(static_cast<float>(norm_epsilon) == rms_norm_epsilon);
 
 /// The fields of text_config that tell one shape from another.
-std::array<std::pair<std::string_view, int>, 10> extents(const Shape& shape) {
-  return {{{"num_hidden_layers", shape.layers},
-           {"hidden_size", shape.hidden},
+std::array<std::pair<std::string_view, int>, 9> extents(const Shape& shape) {
+  return {{{"hidden_size", shape.hidden},
            {"vocab_size", shape.vocabulary},
            {"num_attention_heads", shape.attention_heads},
            {"num_key_value_heads", shape.kv_heads},
@@ -44,6 +43,13 @@ Shape nearest_shape(const Fields& text) {
     });
   };
   return agreeing(demo) > agreeing(qwen36_35b) ? demo : qwen36_35b;
+}
+
+/// A checkpoint may hold only the first layers of the model.
+int layer_count(const Fields& text, const Shape& shape) {
+  if (text.find("num_hidden_layers") == nullptr)
+    text.fault("num_hidden_layers", fmt::format("{}", shape.layers));
+  return text.integer("num_hidden_layers", 1, shape.layers).value_or(shape.layers);
 }
 
 /// Refuses another model in plain words, before its fields are held against this one's.
@@ -122,7 +128,10 @@ ModelConfig parse_config(const Json& config, std::string_view where) {
   const Fields text = top.object("text_config");
   ModelConfig model;
   model.shape = nearest_shape(text);
-  if (top.find("text_config") != nullptr) check_text(text, model.shape);
+  if (top.find("text_config") != nullptr) {
+    model.shape.layers = layer_count(text, model.shape);
+    check_text(text, model.shape);
+  }
   check_quantization(top, model.shape);
 
   if (text.find("max_position_embeddings") == nullptr)

@@ -12,7 +12,7 @@
 namespace calla {
 
 struct ModelConfig {
-  Shape shape{};                  // equal to one of the shapes of model/shape.h
+  Shape shape{};                  // one of the shapes of model/shape.h, perhaps with fewer layers
   int context = 0;                // max_position_embeddings
   std::vector<Token> end_tokens;  // eos_token_id, of the top level when given there, else of text_config
 };

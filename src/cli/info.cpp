@@ -46,14 +46,18 @@ void info(const ModelFlags& flags) {
   const Tokenizer tokenizer = Tokenizer::load(directory);
   const Shape& shape = config.shape;
 
+  const int all_layers = same_model(shape, demo) ? demo.layers : qwen36_35b.layers;
+  const std::string cut =
+      shape.layers < all_layers ? fmt::format("{} of {} layers: ", shape.layers, all_layers) : "";
+
   print_head("Checkpoint");
   print_row("model", std::string(name(shape)));
   print_row("directory", directory.string());
   print_row("weights", fmt::format("{} in {} tensors, affine 4-bit in groups of 64",
                                    format_bytes(weights.bytes), store->tensors().size()));
-  print_row("layers",
-            fmt::format("{} Gated DeltaNet, {} attention; {} experts, {} a token", shape.delta_layers(),
-                        shape.attention_layers(), shape.experts, Shape::experts_per_token));
+  print_row("layers", fmt::format("{}{} Gated DeltaNet, {} attention; {} experts, {} a token", cut,
+                                  shape.delta_layers(), shape.attention_layers(), shape.experts,
+                                  Shape::experts_per_token));
   print_row("drafting",
             weights.mtp ? "has a multi-token-prediction layer" : "no multi-token-prediction layer");
   print_row("vocabulary", fmt::format("{} tokens ({} rows)", tokenizer.size(), shape.vocabulary));

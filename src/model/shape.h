@@ -7,7 +7,7 @@ namespace calla {
 
 /// The extents of one model of the family. A structural type: a backend is `template <Shape S>`.
 struct Shape {
-  int layers;
+  int layers;  // of a checkpoint, or of a backend that runs it, perhaps fewer than the model's
   int hidden;
   int vocabulary;         // rows of the embedding and of the head; the tokenizer uses fewer
   int attention_heads;    // query heads of a full-attention layer
@@ -73,9 +73,18 @@ inline constexpr Shape demo{.layers = 8,
                             .expert_hidden = 64,
                             .shared_expert_hidden = 128};
 
-/// The name people know a shape by.
+/// Whether two shapes are one model, each with all of its layers or with only the first of them: a checkpoint
+/// that is cut after some layers has the widths of the whole, and code made for the whole runs it.
+constexpr bool same_model(Shape a, const Shape& b) {
+  a.layers = b.layers;
+  return a == b;
+}
+
+/// The name people know a shape by, whole or cut.
 constexpr std::string_view name(const Shape& shape) {
-  return shape == qwen36_35b ? "Qwen3.6-35B-A3B" : shape == demo ? "Calla demo" : "unknown";
+  return same_model(shape, qwen36_35b) ? "Qwen3.6-35B-A3B"
+         : same_model(shape, demo)     ? "Calla demo"
+                                       : "unknown";
 }
 
 }  // namespace calla

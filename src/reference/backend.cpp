@@ -39,13 +39,15 @@ template <Shape S>
 class ReferenceBackend final : public Backend {
  public:
   ReferenceBackend(Weights weights, const MemoryPlan& memory)
-      : weights_(std::move(weights)), memory_(memory), slots_(static_cast<std::size_t>(memory.slots)) {}
+      : weights_(std::move(weights)), memory_(memory) {
+    slots_.assign(static_cast<std::size_t>(memory.slots), Slot(layers()));
+  }
 
   std::string_view device() const override { return "CPU (reference, float32)"; }
   const MemoryPlan& memory() const override { return memory_; }
   int prefill_chunk() const override { return chunk; }
 
-  void reset(int slot) override { at(slot) = Slot(); }
+  void reset(int slot) override { at(slot) = Slot(layers()); }
 
   int position(int slot) const override {
     const Slot& s = slots_[static_cast<std::size_t>(slot)];
@@ -121,6 +123,8 @@ class ReferenceBackend final : public Backend {
 
  private:
   struct Slot {
+    explicit Slot(int layers) : state(layers) {}
+
     SequenceState<S> state;
     Sampler sampler;
     std::vector<float> logits;  // after the last token of `state`
@@ -129,6 +133,7 @@ class ReferenceBackend final : public Backend {
     bool ended = false;
   };
 
+  int layers() const { return static_cast<int>(weights_.layers.size()); }
   Slot& at(int slot) { return slots_[static_cast<std::size_t>(slot)]; }
 
   void append_drawn(Slot& slot) {
@@ -167,8 +172,9 @@ MemoryPlan plan(const Shape& shape, std::uint64_t weight_bytes, int slots, int c
 
 std::unique_ptr<Backend> make_backend(const Shape& shape, Weights weights, int slots, int context) {
   const MemoryPlan memory = plan(shape, weights.bytes, slots, context);
-  if (shape == demo) return std::make_unique<ReferenceBackend<demo>>(std::move(weights), memory);
-  assert(shape == qwen36_35b);
+  assert(weights.layers.size() == static_cast<std::size_t>(shape.layers));
+  if (same_model(shape, demo)) return std::make_unique<ReferenceBackend<demo>>(std::move(weights), memory);
+  assert(same_model(shape, qwen36_35b));
   return std::make_unique<ReferenceBackend<qwen36_35b>>(std::move(weights), memory);
 }
 

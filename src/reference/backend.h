@@ -12,7 +12,7 @@ namespace calla::reference {
 /// What make_backend will need, in bytes. Weights stay in the mapped file; KV is float32.
 MemoryPlan plan(const Shape& shape, std::uint64_t weight_bytes, int slots, int context);
 
-/// The backend for a shape of model/shape.h.
+/// The backend for a shape of model/shape.h, or for its first layers.
 std::unique_ptr<Backend> make_backend(const Shape& shape, Weights weights, int slots, int context);
 
 }  // namespace calla::reference

@@ -268,7 +268,8 @@ Rows embed(const AffineMatrix& embedding, std::span<const Token> tokens) {
 }  // namespace
 
 template <Shape S>
-SequenceState<S>::SequenceState() : attention(size(S.attention_layers())), delta(size(S.delta_layers())) {
+SequenceState<S>::SequenceState(int layers)
+    : attention(size(layers / Shape::attention_interval)), delta(size(layers) - attention.size()) {
   for (DeltaState& layer : delta) {
     layer.recurrent.assign(size(S.delta_value_heads * Shape::delta_head_dim * Shape::delta_head_dim), 0.0F);
     layer.window.assign(size((Shape::convolution_taps - 1) * S.convolution_channels()), 0.0F);
@@ -280,8 +281,9 @@ std::vector<float> forward(const Weights& weights, SequenceState<S>& state, std:
                            const StageObserver& observe) {
   Rows x = embed(weights.embedding, tokens);
   if (observe) observe(0, x);
-  for (int layer = 0; layer < S.layers; ++layer) {
-    const LayerWeights& w = weights.layers[size(layer)];
+  assert(state.attention.size() + state.delta.size() == weights.layers.size());
+  int layer = 0;
+  for (const LayerWeights& w : weights.layers) {
     decoder_layer<S>(w, x, [&](const Rows& normed) {
       const int attention_layers_before = layer / Shape::attention_interval;
       if (Shape::is_attention(layer)) {
@@ -291,7 +293,8 @@ std::vector<float> forward(const Weights& weights, SequenceState<S>& state, std:
       DeltaState& delta = state.delta[size(layer - attention_layers_before)];
       return gated_delta<S>(std::get<DeltaNetWeights>(w.mixer), delta, normed);
     });
-    if (observe) observe(layer + 1, x);
+    ++layer;
+    if (observe) observe(layer, x);
   }
   state.position += static_cast<int>(tokens.size());
   return rms_norm(x, weights.norm);

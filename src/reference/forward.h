@@ -27,7 +27,8 @@ struct DeltaState {
 /// Everything that a sequence carries from one token to the next.
 template <Shape S>
 struct SequenceState {
-  SequenceState();
+  /// `layers` as in the weights.
+  explicit SequenceState(int layers = S.layers);
 
   int position = 0;
   std::vector<KvCache> attention;  // one an attention layer
@@ -39,6 +40,7 @@ struct SequenceState {
 using StageObserver = std::function<void(int stage, std::span<const float> hidden)>;
 
 /// Appends tokens to the sequence and returns the hidden states after the final norm, [tokens, hidden].
+/// `state` has been made for as many layers as the weights have.
 template <Shape S>
 std::vector<float> forward(const Weights& weights, SequenceState<S>& state, std::span<const Token> tokens,
                            const StageObserver& observe = {});

@@ -87,7 +87,8 @@ TEST(Config, TellsWeightsOfAnotherQuantisation) {
 TEST(Config, ChecksEveryFieldOfTheArithmetic) {
   for (const auto& [key, wrong, expected] : std::initializer_list<std::tuple<const char*, Json, const char*>>{
            {"hidden_size", 4096, "512"},
-           {"num_hidden_layers", 48, "8"},
+           {"num_hidden_layers", 48, "a whole number from 1 to 8"},
+           {"num_hidden_layers", 0, "a whole number from 1 to 8"},
            {"vocab_size", 151936, "2560"},
            {"num_attention_heads", 32, "8"},
            {"num_key_value_heads", 4, "1"},
@@ -128,10 +129,32 @@ TEST(Config, ChecksEveryFieldOfTheArithmetic) {
   EXPECT_TRUE(tells(fault_with("/text_config", 1), {"text_config: 1, expected an object"}));
 }
 
+TEST(Config, AcceptsTheFirstLayersAlone) {
+  Json config = demo_config();
+  config["text_config"]["num_hidden_layers"] = 4;
+  EXPECT_TRUE(
+      tells(message_of([&] { parse_config(config, "c"); }), {"text_config.layer_types", "a list of 4"}));
+
+  Json& types = config["text_config"]["layer_types"];
+  types.erase(types.begin() + 4, types.end());
+  const std::string fault = message_of([&] { parse_config(config, "c"); });
+  EXPECT_TRUE(tells(fault, {"quantization.language_model.model.layers.4.mlp.gate", "no override"}));
+
+  for (const char* block : {"quantization", "quantization_config"}) {
+    for (int layer = 4; layer < 8; ++layer) {
+      for (const char* gate : {"gate", "shared_expert_gate"})
+        config[block].erase(fmt::format("language_model.model.layers.{}.mlp.{}", layer, gate));
+    }
+  }
+  Shape cut = demo;
+  cut.layers = 4;
+  EXPECT_EQ(parse_config(config, "c").shape, cut);
+}
+
 TEST(Config, KnowsWhichFieldsMustBeThere) {
-  for (const char* key :
-       {"hidden_size", "num_experts", "head_dim", "num_experts_per_tok", "hidden_act", "attn_output_gate",
-        "tie_word_embeddings", "rms_norm_eps", "max_position_embeddings", "eos_token_id"}) {
+  for (const char* key : {"hidden_size", "num_hidden_layers", "num_experts", "head_dim",
+                          "num_experts_per_tok", "hidden_act", "attn_output_gate", "tie_word_embeddings",
+                          "rms_norm_eps", "max_position_embeddings", "eos_token_id"}) {
     EXPECT_TRUE(
         tells(fault_without("/text_config", key), {fmt::format("text_config.{}: missing, expected", key)}));
   }

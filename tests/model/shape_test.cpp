@@ -51,8 +51,19 @@ TEST(Shape, HasTheNamePeopleKnow) {
   EXPECT_EQ(name(qwen36_35b), "Qwen3.6-35B-A3B");
   EXPECT_EQ(name(demo), "Calla demo");
   Shape other = demo;
-  other.layers = 4;
+  other.hidden = 1024;
   EXPECT_EQ(name(other), "unknown");
+}
+
+TEST(Shape, IsTheSameModelWithFewerLayers) {
+  Shape cut = qwen36_35b;
+  cut.layers = 3;
+  EXPECT_TRUE(same_model(cut, qwen36_35b));
+  EXPECT_FALSE(same_model(cut, demo));
+  EXPECT_FALSE(cut == qwen36_35b);
+  EXPECT_EQ(name(cut), "Qwen3.6-35B-A3B");
+  EXPECT_EQ(cut.attention_layers(), 0);
+  EXPECT_EQ(cut.delta_layers(), 3);
 }
 
 }  // namespace

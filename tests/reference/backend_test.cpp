@@ -43,6 +43,24 @@ TEST(ReferenceBackend, PositionsCountEveryToken) {
   EXPECT_EQ(b->position(0), 0);
 }
 
+TEST(ReferenceBackend, RunsTheFirstLayersAlone) {
+  Shape cut = demo;
+  cut.layers = 3;
+  Weights weights = test::demo_weights();
+  weights.layers.resize(3);
+  const auto few = make_backend(cut, weights, 1, 256);
+  begin(*few, 0, prompt);
+  const std::vector<Token> first = decode(*few, 0, 4);
+  begin(*few, 0, prompt);
+  EXPECT_EQ(decode(*few, 0, 4), first) << "a reset gives the state of as many layers";
+
+  const auto whole = backend();
+  begin(*whole, 0, prompt);
+  EXPECT_NE(decode(*whole, 0, 4), first);
+  EXPECT_LT(few->memory().kv_cache, whole->memory().kv_cache);
+  EXPECT_EQ(few->memory().kv_cache, 0U) << "the first three layers have no attention";
+}
+
 TEST(ReferenceBackend, PrefillInPiecesGivesTheSameTokens) {
   const auto b = backend();
   begin(*b, 0, prompt);
