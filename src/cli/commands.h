@@ -16,8 +16,12 @@ class UsageError : public Error {
   using Error::Error;
 };
 
+enum class BackendKind { cpu, reference };
+
 struct ModelFlags {
-  std::string model;           // a directory; empty: CALLA_MODEL, else the demonstration model
+  std::string model;      // a directory; empty: CALLA_MODEL, else the demonstration model
+  std::string synthetic;  // "35b", "demo:3": made-up weights of a shape instead of a directory
+  BackendKind backend = BackendKind::cpu;
   std::optional<int> context;  // positions a slot; empty: all that the model has and the memory allows
   int slots = 1;
 };
@@ -61,6 +65,14 @@ std::string_view chat_help();
 
 /// What the checkpoint is, what the machine has, and whether they fit together.
 void info(const ModelFlags& flags);
+
+struct SynthFlags {
+  std::string shape;          // as in ModelFlags::synthetic, without layers
+  std::optional<int> layers;  // empty: all
+  std::string directory;
+};
+/// Writes a checkpoint of made-up weights.
+void synth(const SynthFlags& flags);
 
 struct TokenizeFlags {
   ModelFlags model;

@@ -40,9 +40,9 @@ void print_head(std::string_view title) {
 
 void info(const ModelFlags& flags) {
   const std::filesystem::path directory = model_directory(flags);
-  const ModelConfig config = read_config(directory);
-  const auto store = TensorStore::open(directory);
-  const Weights weights = bind_weights(store, config.shape);
+  const ModelWeights model = find_weights(flags, directory);
+  const ModelConfig& config = model.config;
+  const Weights& weights = model.weights;
   const Tokenizer tokenizer = Tokenizer::load(directory);
   const Shape& shape = config.shape;
 
@@ -50,11 +50,10 @@ void info(const ModelFlags& flags) {
   const std::string cut =
       shape.layers < all_layers ? fmt::format("{} of {} layers: ", shape.layers, all_layers) : "";
 
-  print_head("Checkpoint");
+  print_head(model.store != nullptr ? "Checkpoint" : "Synthetic weights");
   print_row("model", std::string(name(shape)));
-  print_row("directory", directory.string());
-  print_row("weights", fmt::format("{} in {} tensors, affine 4-bit in groups of 64",
-                                   format_bytes(weights.bytes), store->tensors().size()));
+  print_row(model.store != nullptr ? "directory" : "tokenizer", directory.string());
+  print_row("weights", fmt::format("{}, affine 4-bit in groups of 64", format_bytes(weights.bytes)));
   print_row("layers", fmt::format("{}{} Gated DeltaNet, {} attention; {} experts, {} a token", cut,
                                   shape.delta_layers(), shape.attention_layers(), shape.experts,
                                   Shape::experts_per_token));
@@ -68,7 +67,7 @@ void info(const ModelFlags& flags) {
   print_row("processor",
             fmt::format("{}, {} threads", processor_name(), std::thread::hardware_concurrency()));
   print_row("memory", available ? format_bytes(*available) + " available" : "unknown");
-  print_row("runs on", "CPU (reference, float32)");
+  print_row("runs on", std::string(device_name(flags.backend)));
 
   const MemoryPlan plan = plan_memory(flags, config, weights.bytes, available);
   print_head("Memory plan");

@@ -8,6 +8,8 @@
 #include "base/error.h"
 #include "checkpoint/directory.h"
 #include "checkpoint/loader.h"
+#include "checkpoint/synthetic.h"
+#include "cli/synthetic_flag.h"
 #include "cli/terminal.h"
 #include "reference/backend.h"
 
@@ -57,38 +59,72 @@ std::vector<Token> end_tokens(const ModelConfig& config, const GenerationConfig&
   return tokens;
 }
 
-std::unique_ptr<Backend> load_backend(const ModelFlags& flags, const ModelConfig& config,
-                                      const std::filesystem::path& directory) {
-  const auto store = TensorStore::open(directory);
-  Weights weights = bind_weights(store, config.shape);
-  const std::optional<std::uint64_t> available = available_memory();
-  const MemoryPlan plan = plan_memory(flags, config, weights.bytes, available);
-  if (available) require_fit(plan, *available);
+// What one kind of backend needs and how it is made. Until the fast CPU backend is part of the program, the
+// reference stands in for it in these three functions.
 
-  ProgressBar bar(fmt::format("Loading {}", name(config.shape)));
-  prefetch(*store, [&](std::uint64_t done, std::uint64_t total) {
-    bar.draw(done, total, fmt::format("{} of {}", format_bytes(done), format_bytes(total)));
-  });
-  return reference::make_backend(config.shape, std::move(weights), plan.slots, plan.context);
+MemoryPlan plan_backend(BackendKind kind, const Shape& shape, std::uint64_t weight_bytes, int slots,
+                        int context) {
+  switch (kind) {
+    case BackendKind::cpu:
+    case BackendKind::reference:
+      break;
+  }
+  return reference::plan(shape, weight_bytes, slots, context);
+}
+
+std::unique_ptr<Backend> make_backend(BackendKind kind, const ModelWeights& model, int slots, int context,
+                                      const LoadProgress& progress) {
+  switch (kind) {
+    case BackendKind::cpu:
+    case BackendKind::reference:
+      break;
+  }
+  // The reference reads the mapped files as it runs.
+  if (model.store != nullptr) prefetch(*model.store, progress);
+  return reference::make_backend(model.config.shape, model.weights, slots, context);
 }
 
 }  // namespace
 
+std::filesystem::path demo_directory() { return CALLA_DEMO_MODEL; }
+
 std::filesystem::path model_directory(const ModelFlags& flags) {
   std::filesystem::path directory = flags.model;
-  if (directory.empty()) {
+  if (!flags.synthetic.empty()) {
+    directory = demo_directory();
+  } else if (directory.empty()) {
     const char* from_environment = std::getenv("CALLA_MODEL");  // NOLINT(concurrency-mt-unsafe)
     directory =
-        from_environment != nullptr && *from_environment != '\0' ? from_environment : CALLA_DEMO_MODEL;
+        from_environment != nullptr && *from_environment != '\0' ? from_environment : demo_directory();
   }
   check_model_directory(directory);
   return directory;
 }
 
+ModelWeights find_weights(const ModelFlags& flags, const std::filesystem::path& directory) {
+  const ModelConfig config = read_config(directory);
+  if (!flags.synthetic.empty()) {
+    const Shape shape = parse_synthetic(flags.synthetic);
+    return {.config = synthetic_config(shape, config), .weights = synthetic_weights(shape), .store = nullptr};
+  }
+  auto store = TensorStore::open(directory);
+  Weights weights = bind_weights(store, config.shape);
+  return {.config = config, .weights = std::move(weights), .store = std::move(store)};
+}
+
+std::string_view device_name(BackendKind kind) {
+  switch (kind) {
+    case BackendKind::cpu:
+    case BackendKind::reference:
+      break;
+  }
+  return reference::device_name;
+}
+
 MemoryPlan plan_memory(const ModelFlags& flags, const ModelConfig& config, std::uint64_t weight_bytes,
                        std::optional<std::uint64_t> available) {
   const auto plan = [&](int context) {
-    return reference::plan(config.shape, weight_bytes, flags.slots, context);
+    return plan_backend(flags.backend, config.shape, weight_bytes, flags.slots, context);
   };
   if (flags.context) {
     if (*flags.context > config.context) {
@@ -104,15 +140,26 @@ MemoryPlan plan_memory(const ModelFlags& flags, const ModelConfig& config, std::
   return plan(context);
 }
 
+std::unique_ptr<Backend> load_backend(const ModelFlags& flags, const ModelWeights& model,
+                                      const MemoryPlan& plan) {
+  if (const std::optional<std::uint64_t> available = available_memory()) require_fit(plan, *available);
+  ProgressBar bar(fmt::format("Loading {}", name(model.config.shape)));
+  return make_backend(
+      flags.backend, model, plan.slots, plan.context, [&](std::uint64_t done, std::uint64_t total) {
+        bar.draw(done, total, fmt::format("{} of {}", format_bytes(done), format_bytes(total)));
+      });
+}
+
 std::unique_ptr<Model> open_model(const ModelFlags& flags) {
   const std::filesystem::path directory = model_directory(flags);
-  const ModelConfig config = read_config(directory);
   const GenerationConfig generation = read_generation_config(directory);
+  ModelWeights found = find_weights(flags, directory);
   Tokenizer tokenizer = Tokenizer::load(directory);
-  check_tokenizer(tokenizer, config, directory);
-  std::unique_ptr<Backend> backend = load_backend(flags, config, directory);
-  return std::make_unique<Model>(config, std::move(tokenizer), std::move(backend), recommended(generation),
-                                 end_tokens(config, generation));
+  check_tokenizer(tokenizer, found.config, directory);
+  const MemoryPlan plan = plan_memory(flags, found.config, found.weights.bytes, available_memory());
+  std::unique_ptr<Backend> backend = load_backend(flags, found, plan);
+  return std::make_unique<Model>(found.config, std::move(tokenizer), std::move(backend),
+                                 recommended(generation), end_tokens(found.config, generation));
 }
 
 Model::Model(ModelConfig model_config, Tokenizer model_tokenizer, std::unique_ptr<Backend> backend,

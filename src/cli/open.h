@@ -7,20 +7,45 @@
 
 #include "chat/chat.h"
 #include "checkpoint/config.h"
+#include "checkpoint/tensor_store.h"
 #include "cli/commands.h"
 #include "engine/engine.h"
 #include "model/memory_plan.h"
+#include "model/weights.h"
 #include "text/tokenizer.h"
 
 namespace calla::cli {
 
-/// The directory that the flags mean. Throws Error when it does not exist.
+/// Where the demonstration model lies.
+std::filesystem::path demo_directory();
+
+/// The directory of the tokenizer and of the makers' sampling parameters: that of the checkpoint, or for
+/// synthetic weights that of the demonstration model. Throws Error when it does not exist.
 std::filesystem::path model_directory(const ModelFlags& flags);
+
+/// The weights that the flags name, not yet read from the disk.
+struct ModelWeights {
+  ModelConfig config;
+  Weights weights;
+  std::shared_ptr<const TensorStore> store;  // null for synthetic weights
+};
+
+/// Checks the checkpoint of `directory` and binds its weights, or makes synthetic ones. Throws Error for
+/// whatever is wrong with it.
+ModelWeights find_weights(const ModelFlags& flags, const std::filesystem::path& directory);
 
 /// The memory plan for the flags: the context asked for, or the longest that the model knows and `available`
 /// bytes hold.
 MemoryPlan plan_memory(const ModelFlags& flags, const ModelConfig& config, std::uint64_t weight_bytes,
                        std::optional<std::uint64_t> available);
+
+/// Where a backend of the kind runs, for people: "CPU (reference, float32)".
+std::string_view device_name(BackendKind kind);
+
+/// Reads the weights and makes the backend that the flags ask for, with a progress bar on a terminal. Throws
+/// Error when the plan does not fit into memory, or the disk fails.
+std::unique_ptr<Backend> load_backend(const ModelFlags& flags, const ModelWeights& model,
+                                      const MemoryPlan& plan);
 
 /// A loaded model: the parts stand in the order in which they lean on each other.
 struct Model {

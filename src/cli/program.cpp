@@ -1,6 +1,7 @@
 #include "cli/program.h"
 
 #include <CLI/CLI.hpp>
+#include <map>
 #include <memory>
 #include <string>
 
@@ -23,10 +24,27 @@ CLI::Validator at_least(int least) {
 }
 
 void add_model_flag(CLI::App& command, ModelFlags& flags) {
+  CLI::Option* model =
+      command
+          .add_option("-m,--model", flags.model,
+                      "Directory of the checkpoint (default: $CALLA_MODEL, else the demonstration model)")
+          ->option_text("DIR");
   command
-      .add_option("-m,--model", flags.model,
-                  "Directory of the checkpoint (default: $CALLA_MODEL, else the demonstration model)")
-      ->type_name("DIR");
+      .add_option("--synthetic", flags.synthetic,
+                  "Made-up weights instead, of the shape 35b or demo; 35b:4 has its first 4 layers alone")
+      ->option_text("SHAPE[:LAYERS]")
+      ->excludes(model);
+}
+
+void add_backend_flag(CLI::App& command, ModelFlags& flags) {
+  static const std::map<std::string, BackendKind> kinds{{"cpu", BackendKind::cpu},
+                                                        {"reference", BackendKind::reference}};
+  command
+      .add_option(
+          "--backend", flags.backend,
+          "cpu: the fast one (default). reference: plain float32 loops, slow, the truth for the others")
+      ->type_name("KIND")
+      ->transform(CLI::CheckedTransformer(kinds).description(""));
 }
 
 void add_context_flag(CLI::App& command, ModelFlags& flags) {
@@ -74,6 +92,7 @@ void add_run(CLI::App& program) {
   command.add_option("PROMPT", flags->prompt, "What to answer (default: read from standard input)")
       ->option_text(" ");
   add_model_flag(command, flags->model);
+  add_backend_flag(command, flags->model);
   add_context_flag(command, flags->model);
   command.add_option("--system", flags->system, "Instructions for the model")->type_name("TEXT");
   command.add_option("--tools", flags->tools_file, "JSON file with an array of tools in the OpenAI form")
@@ -97,6 +116,7 @@ void add_chat(CLI::App& program) {
   auto flags = std::make_shared<ChatFlags>();
   CLI::App& command = *program.add_subcommand("chat", "Talk with the model");
   add_model_flag(command, flags->model);
+  add_backend_flag(command, flags->model);
   add_context_flag(command, flags->model);
   command.add_option("--system", flags->system, "Instructions for the model")->type_name("TEXT");
   command.add_flag("--hide-thinking", flags->hide_thinking, "Show only a count while it reasons");
@@ -110,8 +130,28 @@ void add_info(CLI::App& program) {
   CLI::App& command =
       *program.add_subcommand("info", "Describe the checkpoint, the machine and the memory plan");
   add_model_flag(command, *flags);
+  add_backend_flag(command, *flags);
   add_context_flag(command, *flags);
   command.callback([flags] { info(*flags); });
+}
+
+void add_synth(CLI::App& program) {
+  auto flags = std::make_shared<SynthFlags>();
+  CLI::App& command = *program.add_subcommand("synth", "Write a checkpoint of made-up weights");
+  command.add_option("--shape", flags->shape, "The model whose dimensions it has: 35b or demo")
+      ->type_name("SHAPE")
+      ->required();
+  command.add_option("--layers", flags->layers, "Only the first N layers (default: all)")
+      ->type_name("N")
+      ->check(at_least(1));
+  command.add_option("--out", flags->directory, "The directory to write, new or empty")
+      ->type_name("DIR")
+      ->required();
+  command.footer(
+      "It runs as a real one does, at the same speed; what it writes means nothing. --synthetic makes the "
+      "same\n"
+      "weights in memory.");
+  command.callback([flags] { synth(*flags); });
 }
 
 void add_tokenize(CLI::App& program) {
@@ -162,6 +202,7 @@ void run_program(int argc, const char* const* argv) {
   add_run(program);
   add_chat(program);
   add_info(program);
+  add_synth(program);
   add_tokenize(program);
   add_detokenize(program);
   add_render(program);

@@ -43,7 +43,7 @@ class ReferenceBackend final : public Backend {
     slots_.assign(static_cast<std::size_t>(memory.slots), Slot(layers()));
   }
 
-  std::string_view device() const override { return "CPU (reference, float32)"; }
+  std::string_view device() const override { return device_name; }
   const MemoryPlan& memory() const override { return memory_; }
   int prefill_chunk() const override { return chunk; }
 
