@@ -24,4 +24,11 @@ class MappedFile {
   std::size_t size_ = 0;
 };
 
+/// Asks the system to read mapped bytes soon.
+void read_ahead(std::span<const std::byte> bytes);
+/// Brings mapped bytes into memory. False when the disk fails.
+bool bring_in(std::span<const std::byte> bytes);
+/// Takes mapped bytes out of this process's memory; when they are read again, they come from the file again.
+void drop(std::span<const std::byte> bytes);
+
 }  // namespace calla

@@ -134,6 +134,7 @@ Weights bind_weights(std::shared_ptr<const TensorStore> store, const Shape& shap
   visit_tensors(weights, shape, with_mtp, binder);
   binder.raise_faults(shape);
   weights.bytes = binder.bytes();
+  weights.pages = weight_pages(store);
   weights.owner = std::move(store);
   return weights;
 }

@@ -28,4 +28,7 @@ Weights bind_weights(std::shared_ptr<const TensorStore> store, const Shape& shap
 /// fails.
 void prefetch(const TensorStore& store, const LoadProgress& progress);
 
+/// The pages of the store's files.
+std::shared_ptr<const WeightPages> weight_pages(std::shared_ptr<const TensorStore> store);
+
 }  // namespace calla

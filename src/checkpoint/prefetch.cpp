@@ -1,11 +1,7 @@
 #include <algorithm>
-#include <cerrno>
 #include <cstdint>
 #include <span>
 #include <vector>
-
-#include <sys/mman.h>
-#include <unistd.h>
 
 #include "base/error.h"
 #include "checkpoint/loader.h"
@@ -17,6 +13,10 @@ struct Range {
   std::span<const std::byte> bytes;
   const SafetensorsFile* file;
 };
+
+Error unreadable(const SafetensorsFile& file) {
+  return {file.path().string(), "cannot be read from disk", "check the disk, copy the file again"};
+}
 
 /// The ranges of the store that the engine reads, in file order; neighbouring tensors are one range.
 std::vector<Range> used_ranges(const TensorStore& store) {
@@ -40,35 +40,22 @@ std::vector<Range> used_ranges(const TensorStore& store) {
   return ranges;
 }
 
-/// madvise on the whole pages that hold the bytes.
-int advise(std::span<const std::byte> bytes, int advice) {
-  static const auto page = static_cast<std::uintptr_t>(::sysconf(_SC_PAGESIZE));
-  const std::size_t into_page = reinterpret_cast<std::uintptr_t>(bytes.data()) % page;
-  // madvise changes nothing of the mapping's content; its parameter is not const because other advice would.
-  auto* start =
-      const_cast<std::byte*>(bytes.data()) - into_page;  // NOLINT(cppcoreguidelines-pro-type-const-cast)
-  return ::madvise(start, bytes.size() + into_page, advice);
-}
+class MappedPages : public WeightPages {
+ public:
+  explicit MappedPages(std::shared_ptr<const TensorStore> store) : store_(std::move(store)) {}
 
-void touch_pages(std::span<const std::byte> bytes) {
-  constexpr std::size_t smallest_page = 4096;
-  for (std::size_t i = 0; i < bytes.size(); i += smallest_page) {
-    static_cast<void>(*const_cast<const volatile std::byte*>(&bytes[i]));
+  void read_ahead(std::span<const std::byte> bytes) const override { calla::read_ahead(bytes); }
+  void load(std::span<const std::byte> bytes) const override {
+    if (bring_in(bytes)) return;
+    for (const auto& file : store_->files()) {
+      if (file->contains(bytes)) throw unreadable(*file);
+    }
   }
-  static_cast<void>(*const_cast<const volatile std::byte*>(&bytes.back()));
-}
+  void drop(std::span<const std::byte> bytes) const override { calla::drop(bytes); }
 
-void bring_in(std::span<const std::byte> bytes, const SafetensorsFile& file) {
-#ifdef MADV_POPULATE_READ
-  if (advise(bytes, MADV_POPULATE_READ) == 0) return;
-  // EFAULT is the disk's fault; touching the page would end the process. Kernels before 5.14 answer EINVAL.
-  if (errno == EFAULT)
-    throw Error(file.path().string(), "cannot be read from disk", "check the disk, copy the file again");
-#else
-  static_cast<void>(file);
-#endif
-  touch_pages(bytes);
-}
+ private:
+  std::shared_ptr<const TensorStore> store_;
+};
 }  // namespace
 
 void prefetch(const TensorStore& store, const LoadProgress& progress) {
@@ -90,12 +77,16 @@ void prefetch(const TensorStore& store, const LoadProgress& progress) {
       rest = rest.subspan(now.size());
       // The disk works on the next step while this one is mapped.
       const auto next = rest.first(std::min(step, rest.size()));
-      if (!next.empty()) advise(next, MADV_WILLNEED);
-      bring_in(now, *range.file);
+      if (!next.empty()) read_ahead(next);
+      if (!bring_in(now)) throw unreadable(*range.file);
       done += now.size();
       report(done);
     }
   }
+}
+
+std::shared_ptr<const WeightPages> weight_pages(std::shared_ptr<const TensorStore> store) {
+  return std::make_shared<const MappedPages>(std::move(store));
 }
 
 }  // namespace calla

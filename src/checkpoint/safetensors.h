@@ -42,6 +42,11 @@ class SafetensorsFile {
 
   const std::filesystem::path& path() const { return path_; }
   const TensorMap& tensors() const { return tensors_; }
+  /// Whether the bytes are some of this file's.
+  bool contains(std::span<const std::byte> bytes) const {
+    const auto file = file_.bytes();
+    return bytes.data() >= file.data() && bytes.data() < file.data() + file.size();
+  }
 
  private:
   std::filesystem::path path_;

@@ -22,6 +22,7 @@ struct ModelFlags {
   std::string model;      // a directory; empty: CALLA_MODEL, else the demonstration model
   std::string synthetic;  // "35b", "demo:3": made-up weights of a shape instead of a directory
   BackendKind backend = BackendKind::cpu;
+  std::optional<int> threads;  // of the CPU backend; empty: one a core
   std::optional<int> context;  // positions a slot; empty: all that the model has and the memory allows
   int slots = 1;
 };

@@ -67,7 +67,7 @@ void info(const ModelFlags& flags) {
   print_row("processor",
             fmt::format("{}, {} threads", processor_name(), std::thread::hardware_concurrency()));
   print_row("memory", available ? format_bytes(*available) + " available" : "unknown");
-  print_row("runs on", std::string(device_name(flags.backend)));
+  print_row("runs on", device_name(flags));
 
   const MemoryPlan plan = plan_memory(flags, config, weights.bytes, available);
   print_head("Memory plan");

@@ -6,11 +6,13 @@
 #include <fmt/format.h>
 
 #include "base/error.h"
+#include "base/thread_team.h"
 #include "checkpoint/directory.h"
 #include "checkpoint/loader.h"
 #include "checkpoint/synthetic.h"
 #include "cli/synthetic_flag.h"
 #include "cli/terminal.h"
+#include "cpu/backend.h"
 #include "reference/backend.h"
 
 namespace calla::cli {
@@ -59,23 +61,27 @@ std::vector<Token> end_tokens(const ModelConfig& config, const GenerationConfig&
   return tokens;
 }
 
-// What one kind of backend needs and how it is made. Until the fast CPU backend is part of the program, the
-// reference stands in for it in these three functions.
+// What one kind of backend needs and how it is made.
+
+int thread_count(const ModelFlags& flags) { return flags.threads.value_or(usable_cores()); }
 
 MemoryPlan plan_backend(BackendKind kind, const Shape& shape, std::uint64_t weight_bytes, int slots,
                         int context) {
   switch (kind) {
     case BackendKind::cpu:
+      return cpu::plan(shape, slots, context);
     case BackendKind::reference:
       break;
   }
   return reference::plan(shape, weight_bytes, slots, context);
 }
 
-std::unique_ptr<Backend> make_backend(BackendKind kind, const ModelWeights& model, int slots, int context,
-                                      const LoadProgress& progress) {
-  switch (kind) {
+std::unique_ptr<Backend> make_backend(const ModelFlags& flags, const ModelWeights& model, int slots,
+                                      int context, const LoadProgress& progress) {
+  switch (flags.backend) {
     case BackendKind::cpu:
+      return cpu::make_backend(model.config.shape, model.weights, slots, context, thread_count(flags),
+                               progress);
     case BackendKind::reference:
       break;
   }
@@ -112,13 +118,14 @@ ModelWeights find_weights(const ModelFlags& flags, const std::filesystem::path& 
   return {.config = config, .weights = std::move(weights), .store = std::move(store)};
 }
 
-std::string_view device_name(BackendKind kind) {
-  switch (kind) {
+std::string device_name(const ModelFlags& flags) {
+  switch (flags.backend) {
     case BackendKind::cpu:
+      return cpu::device_name(thread_count(flags));
     case BackendKind::reference:
       break;
   }
-  return reference::device_name;
+  return std::string(reference::device_name);
 }
 
 MemoryPlan plan_memory(const ModelFlags& flags, const ModelConfig& config, std::uint64_t weight_bytes,
@@ -144,10 +151,9 @@ std::unique_ptr<Backend> load_backend(const ModelFlags& flags, const ModelWeight
                                       const MemoryPlan& plan) {
   if (const std::optional<std::uint64_t> available = available_memory()) require_fit(plan, *available);
   ProgressBar bar(fmt::format("Loading {}", name(model.config.shape)));
-  return make_backend(
-      flags.backend, model, plan.slots, plan.context, [&](std::uint64_t done, std::uint64_t total) {
-        bar.draw(done, total, fmt::format("{} of {}", format_bytes(done), format_bytes(total)));
-      });
+  return make_backend(flags, model, plan.slots, plan.context, [&](std::uint64_t done, std::uint64_t total) {
+    bar.draw(done, total, fmt::format("{} of {}", format_bytes(done), format_bytes(total)));
+  });
 }
 
 std::unique_ptr<Model> open_model(const ModelFlags& flags) {

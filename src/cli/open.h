@@ -39,8 +39,8 @@ ModelWeights find_weights(const ModelFlags& flags, const std::filesystem::path& 
 MemoryPlan plan_memory(const ModelFlags& flags, const ModelConfig& config, std::uint64_t weight_bytes,
                        std::optional<std::uint64_t> available);
 
-/// Where a backend of the kind runs, for people: "CPU (reference, float32)".
-std::string_view device_name(BackendKind kind);
+/// Where the backend of the flags runs, for people: "CPU (reference, float32)".
+std::string device_name(const ModelFlags& flags);
 
 /// Reads the weights and makes the backend that the flags ask for, with a progress bar on a terminal. Throws
 /// Error when the plan does not fit into memory, or the disk fails.

@@ -45,6 +45,9 @@ void add_backend_flag(CLI::App& command, ModelFlags& flags) {
           "cpu: the fast one (default). reference: plain float32 loops, slow, the truth for the others")
       ->type_name("KIND")
       ->transform(CLI::CheckedTransformer(kinds).description(""));
+  command.add_option("--threads", flags.threads, "Threads of the CPU backend (default: one a core)")
+      ->type_name("N")
+      ->check(at_least(1));
 }
 
 void add_context_flag(CLI::App& command, ModelFlags& flags) {

@@ -5,6 +5,7 @@
 #pragma once
 #include <memory>
 #include <optional>
+#include <span>
 #include <variant>
 #include <vector>
 
@@ -69,6 +70,19 @@ struct MtpWeights {
   std::vector<float> norm;            // [hidden]
 };
 
+/// The pages behind views of mapped files. For a backend that copies the weights: memory then need not hold
+/// them twice.
+class WeightPages {
+ public:
+  virtual ~WeightPages() = default;
+  /// Asks the system to read the bytes soon.
+  virtual void read_ahead(std::span<const std::byte> bytes) const = 0;
+  /// Brings the bytes into memory. Throws Error when the disk fails.
+  virtual void load(std::span<const std::byte> bytes) const = 0;
+  /// Takes the bytes out of this process's memory; when read again they come from the file again.
+  virtual void drop(std::span<const std::byte> bytes) const = 0;
+};
+
 struct Weights {
   AffineMatrix embedding;  // [vocabulary, hidden]
   std::vector<LayerWeights> layers;
@@ -76,8 +90,9 @@ struct Weights {
   AffineMatrix head;        // [vocabulary, hidden]
   std::optional<MtpWeights> mtp;
 
-  std::size_t bytes = 0;              // of all tensors above, as they are stored
-  std::shared_ptr<const void> owner;  // keeps the bytes behind the views alive
+  std::size_t bytes = 0;                     // of all tensors above, as they are stored
+  std::shared_ptr<const void> owner;         // keeps the bytes behind the views alive
+  std::shared_ptr<const WeightPages> pages;  // null where the bytes are in memory anyway
 };
 
 }  // namespace calla

@@ -1,0 +1,10 @@
+// The kernels, compiled with the flags of this level: see src/CMakeLists.txt.
+#ifdef __x86_64__
+#include "cpu/kernels.h"
+#include "cpu/table.inl"
+
+namespace calla::cpu {
+extern const KernelTable kernels_avx512;
+const KernelTable kernels_avx512 = table("AVX-512");
+}  // namespace calla::cpu
+#endif
