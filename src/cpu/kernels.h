@@ -88,6 +88,15 @@ struct KernelTable {
   void (*merge)(AttentionState state, AttentionState other);
   /// out = state.out / state.sum * sigmoid(gate), 256 floats.
   void (*gate_output)(AttentionState state, const float* gate, float* out);
+
+  // --- the machine at its best; what they return means nothing
+
+  /// rounds * 96 multiply-adds of float32.
+  float (*spin_floats)(std::int64_t rounds);
+  /// rounds * 384 multiply-adds of the bytes that linear4 multiplies.
+  std::int32_t (*spin_products)(std::int64_t rounds);
+  /// Reads lines of 64 bytes, an even number of them.
+  std::int32_t (*read_lines)(const std::byte* data, std::size_t lines);
 };
 
 /// What this processor and its operating system can run, best first.

@@ -145,14 +145,18 @@ CALLA_INLINE __m256i high_nibbles(__m256i line) {
 template <int planes>
 CALLA_INLINE Ints group_product(const std::byte* group, GroupValues<planes> a) {
   __m256i t[2] = {_mm256_setzero_si256(), _mm256_setzero_si256()};
+#pragma GCC unroll 2
   for (int part = 0; part < 2; ++part) {
     __m256i sums[planes][2] = {};
 #pragma GCC unroll 4
-    for (int j = 4 * part; j < 4 * part + 4; ++j) {
+    for (int line = 0; line < 4; ++line) {
+      const int j = 4 * part + line;
+#pragma GCC unroll 2
       for (int half = 0; half < 2; ++half) {
-        const __m256i line = code_half(group, j, half);
-        const __m256i low = low_nibbles(line);
-        const __m256i high = high_nibbles(line);
+        const __m256i codes = code_half(group, j, half);
+        const __m256i low = low_nibbles(codes);
+        const __m256i high = high_nibbles(codes);
+#pragma GCC unroll 2
         for (int p = 0; p < planes; ++p) {
           const __m256i even = _mm256_maddubs_epi16(low, four_columns(a.even(p) + j));
           const __m256i odd = _mm256_maddubs_epi16(high, four_columns(a.odd(p) + j));

@@ -3,6 +3,7 @@
 #include "cpu/attention.inl"
 #include "cpu/delta.inl"
 #include "cpu/linear.inl"
+#include "cpu/measure.inl"
 #include "cpu/rows.inl"
 
 namespace calla::cpu {
@@ -23,7 +24,10 @@ constexpr KernelTable table(const char* name) {
           .rotate = rotate,
           .attend = attend,
           .merge = merge,
-          .gate_output = gate_output};
+          .gate_output = gate_output,
+          .spin_floats = spin_floats,
+          .spin_products = spin_products,
+          .read_lines = read_lines};
 }
 }  // namespace
 }  // namespace calla::cpu

@@ -1,0 +1,152 @@
+#include "cpu/backend.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include <gtest/gtest.h>
+
+#include "reference/backend.h"
+#include "support/backend_contract.h"
+
+namespace calla {
+namespace {
+std::unique_ptr<Backend> make(const Shape& shape, Weights weights, int slots, int context, int threads) {
+  return cpu::make_backend(shape, std::move(weights), slots, context, threads, {});
+}
+test::BackendMaker with_threads(int threads) {
+  return [threads](const Shape& shape, Weights weights, int slots, int context) {
+    return make(shape, std::move(weights), slots, context, threads);
+  };
+}
+}  // namespace
+
+namespace test {
+INSTANTIATE_TEST_SUITE_P(Cpu, BackendContract, testing::Values(with_threads(1), with_threads(3)),
+                         [](const auto& made) { return made.index == 0 ? "OneThread" : "ThreeThreads"; });
+}  // namespace test
+
+namespace cpu {
+namespace {
+
+using test::begin;
+using test::decode;
+using test::long_prompt;
+using test::scores;
+
+/// KL(p || q) of the distributions that two rows of logits give.
+double divergence(std::span<const float> p, std::span<const float> q) {
+  const auto log_sum = [](std::span<const float> x) {
+    const double top = *std::max_element(x.begin(), x.end());
+    double sum = 0;
+    for (const float value : x) sum += std::exp(value - top);
+    return top + std::log(sum);
+  };
+  const double lp = log_sum(p);
+  const double lq = log_sum(q);
+  double kl = 0;
+  for (std::size_t i = 0; i < p.size(); ++i) kl += std::exp(p[i] - lp) * ((p[i] - lp) - (q[i] - lq));
+  return kl;
+}
+
+TEST(CpuBackend, AgreesWithTheReference) {
+  const auto fast = make(demo, test::demo_weights(), 1, 256, 2);
+  const auto truth = reference::make_backend(demo, test::demo_weights(), 1, 256);
+  const auto expected = scores(*truth, 0, test::prompt());
+  const auto worst = [&](const std::vector<std::vector<float>>& actual) {
+    double largest = 0;
+    for (std::size_t t = 0; t < expected.size(); ++t)
+      largest = std::max(largest, divergence(expected[t], actual.at(t)));
+    return largest;
+  };
+  EXPECT_LT(worst(scores(*fast, 0, test::prompt())), 1e-5);
+
+  // Token by token, as it decodes: finer activations.
+  fast->reset(0);
+  std::vector<std::vector<float>> rows;
+  for (const Token token : test::prompt()) rows.push_back(scores(*fast, 0, std::span(&token, 1))[0]);
+  EXPECT_LT(worst(rows), 1e-7);
+}
+
+TEST(CpuBackend, EveryThreadCountGivesTheSameBits) {
+  const std::vector<Token> tokens = long_prompt(70);
+  std::vector<std::vector<float>> first;
+  for (const int threads : {1, 2, 5}) {
+    const auto b = make(demo, test::demo_weights(), 1, 256, threads);
+    const auto rows = scores(*b, 0, tokens);
+    if (first.empty()) first = rows;
+    EXPECT_EQ(rows, first) << threads;
+  }
+}
+
+TEST(CpuBackend, ABatchGivesTheSameBits) {
+  const auto b = make(demo, test::demo_weights(), 4, 1200, 2);
+  const std::vector<std::vector<Token>> prompts{long_prompt(3), long_prompt(513), long_prompt(40),
+                                                long_prompt(700)};
+  std::vector<std::vector<Token>> alone;
+  std::vector<std::vector<float>> logits;
+  const std::vector<Token> probe{17};
+  for (int slot = 0; slot < 4; ++slot) {
+    begin(*b, slot, prompts[static_cast<std::size_t>(slot)]);
+    alone.push_back(decode(*b, slot, 5));
+    logits.push_back(scores(*b, slot, probe)[0]);
+  }
+  for (int slot = 0; slot < 4; ++slot) begin(*b, slot, prompts[static_cast<std::size_t>(slot)]);
+  std::vector<std::vector<Token>> together(4);
+  for (int step = 0; step < 5; ++step) {
+    b->submit(std::array{2, 0, 3, 1});
+    for (const SampledToken& token : b->collect())
+      together[static_cast<std::size_t>(token.slot)].push_back(token.token);
+  }
+  EXPECT_EQ(together, alone);
+  for (int slot = 0; slot < 4; ++slot)
+    EXPECT_EQ(scores(*b, slot, probe)[0], logits[static_cast<std::size_t>(slot)]);
+}
+
+TEST(CpuBackend, LongPromptsCrossBlocksAndChunks) {
+  // 1,100 positions: three blocks of the KV cache, three prefill passes.
+  const auto b = make(demo, test::demo_weights(), 2, 2000, 2);
+  const std::vector<Token> tokens = long_prompt(1100);
+  begin(*b, 0, tokens);
+  b->reset(1);
+  for (std::size_t done = 0; done < tokens.size(); done += 100)
+    b->prefill(1, std::span(tokens).subspan(done, 100), done + 100 == tokens.size());
+  const std::vector<Token> probe{17, 18};
+  const auto whole = scores(*b, 0, probe);
+  const auto pieces = scores(*b, 1, probe);
+  EXPECT_LT(divergence(whole[1], pieces[1]), 1e-5);
+}
+
+TEST(CpuBackend, SnapshotsShareTheCacheOfAPrefix) {
+  const auto b = make(demo, test::demo_weights(), 2, 2000, 2);
+  begin(*b, 0, long_prompt(600));
+  const auto snapshot = b->snapshot(0);
+  const std::vector<Token> expected = decode(*b, 0, 6);
+  begin(*b, 0, long_prompt(30));  // the slot is used for something else
+  decode(*b, 0, 3);
+  b->set_sampling(1, {.temperature = 0}, {});
+  b->restore(1, *snapshot);
+  EXPECT_EQ(b->position(1), 600);
+  EXPECT_EQ(decode(*b, 1, 6), expected);
+}
+
+TEST(CpuBackend, DamagedWeightsAreAnErrorAndNotAnAnswer) {
+  Weights weights = test::demo_weights();
+  weights.layers[2].input_norm[5] = std::nanf("");
+  const auto b = make(demo, weights, 1, 256, 2);
+  EXPECT_NE(test::message_of([&] { b->prefill(0, test::prompt(), true); }).find("not a number"),
+            std::string::npos);
+}
+
+TEST(CpuBackend, ThePlanCountsWhatTheBackendTakes) {
+  constexpr double gb = 1e9;
+  const MemoryPlan small = plan(qwen36_35b, 1, 4096);
+  EXPECT_NEAR(static_cast<double>(small.weights) / gb, 19.5, 0.1);
+  EXPECT_EQ(small.kv_cache, 4096U * 20480);
+  EXPECT_LT(static_cast<double>(small.total()) / gb, 20.5);
+  EXPECT_EQ(plan(qwen36_35b, 2, 4096).kv_cache, 2 * small.kv_cache);
+  EXPECT_EQ(plan(qwen36_35b, 1, 4097).kv_cache, (4096U + 512) * 20480) << "blocks of 512 positions";
+}
+
+}  // namespace
+}  // namespace cpu
+}  // namespace calla
