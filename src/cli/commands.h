@@ -66,6 +66,20 @@ std::string_view chat_help();
 /// What the checkpoint is, what the machine has, and whether they fit together.
 void info(const ModelFlags& flags);
 
+struct BenchFlags {
+  ModelFlags model;           // its context and slots are chosen by the benchmark
+  std::vector<int> contexts;  // empty: 256, 512, ... as far as model and memory allow
+  int steps = 64;
+  int rounds = 3;
+  int batch = 1;
+  std::string json_file;  // "-": standard output, in place of the table
+  std::string csv_file;   // the same
+  std::string plot_file;
+};
+/// Measures prefill and decode against what the machine can do. Throws Error when rounds disagree in what
+/// they decode.
+void bench(const BenchFlags& flags);
+
 struct SynthFlags {
   std::string shape;          // as in ModelFlags::synthetic, without layers
   std::optional<int> layers;  // empty: all

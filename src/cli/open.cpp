@@ -59,31 +59,6 @@ std::vector<Token> end_tokens(const ModelConfig& config, const GenerationConfig&
   return tokens;
 }
 
-// What one kind of backend needs and how it is made. Until the fast CPU backend is part of the program, the
-// reference stands in for it in these three functions.
-
-MemoryPlan plan_backend(BackendKind kind, const Shape& shape, std::uint64_t weight_bytes, int slots,
-                        int context) {
-  switch (kind) {
-    case BackendKind::cpu:
-    case BackendKind::reference:
-      break;
-  }
-  return reference::plan(shape, weight_bytes, slots, context);
-}
-
-std::unique_ptr<Backend> make_backend(BackendKind kind, const ModelWeights& model, int slots, int context,
-                                      const LoadProgress& progress) {
-  switch (kind) {
-    case BackendKind::cpu:
-    case BackendKind::reference:
-      break;
-  }
-  // The reference reads the mapped files as it runs.
-  if (model.store != nullptr) prefetch(*model.store, progress);
-  return reference::make_backend(model.config.shape, model.weights, slots, context);
-}
-
 }  // namespace
 
 std::filesystem::path demo_directory() { return CALLA_DEMO_MODEL; }
@@ -112,15 +87,6 @@ ModelWeights find_weights(const ModelFlags& flags, const std::filesystem::path& 
   return {.config = config, .weights = std::move(weights), .store = std::move(store)};
 }
 
-std::string_view device_name(BackendKind kind) {
-  switch (kind) {
-    case BackendKind::cpu:
-    case BackendKind::reference:
-      break;
-  }
-  return reference::device_name;
-}
-
 MemoryPlan plan_memory(const ModelFlags& flags, const ModelConfig& config, std::uint64_t weight_bytes,
                        std::optional<std::uint64_t> available) {
   const auto plan = [&](int context) {
@@ -140,14 +106,31 @@ MemoryPlan plan_memory(const ModelFlags& flags, const ModelConfig& config, std::
   return plan(context);
 }
 
+// What a backend of each kind is, needs, and how it is made. The reference serves both kinds.
+
+std::string_view device_name(BackendKind /*kind*/) { return reference::device_name; }
+
+int thread_count(BackendKind /*kind*/) { return 1; }
+
+MemoryPlan plan_backend(BackendKind /*kind*/, const Shape& shape, std::uint64_t weight_bytes, int slots,
+                        int context) {
+  return reference::plan(shape, weight_bytes, slots, context);
+}
+
+std::unique_ptr<Backend> make_backend(BackendKind /*kind*/, const Shape& shape, Weights weights, int slots,
+                                      int context) {
+  return reference::make_backend(shape, std::move(weights), slots, context);
+}
+
 std::unique_ptr<Backend> load_backend(const ModelFlags& flags, const ModelWeights& model,
                                       const MemoryPlan& plan) {
   if (const std::optional<std::uint64_t> available = available_memory()) require_fit(plan, *available);
   ProgressBar bar(fmt::format("Loading {}", name(model.config.shape)));
-  return make_backend(
-      flags.backend, model, plan.slots, plan.context, [&](std::uint64_t done, std::uint64_t total) {
-        bar.draw(done, total, fmt::format("{} of {}", format_bytes(done), format_bytes(total)));
-      });
+  const LoadProgress progress = [&](std::uint64_t done, std::uint64_t total) {
+    bar.draw(done, total, fmt::format("{} of {}", format_bytes(done), format_bytes(total)));
+  };
+  if (model.store != nullptr) prefetch(*model.store, progress);
+  return make_backend(flags.backend, model.config.shape, model.weights, plan.slots, plan.context);
 }
 
 std::unique_ptr<Model> open_model(const ModelFlags& flags) {

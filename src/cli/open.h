@@ -34,13 +34,21 @@ struct ModelWeights {
 /// whatever is wrong with it.
 ModelWeights find_weights(const ModelFlags& flags, const std::filesystem::path& directory);
 
+/// Where a backend of the kind runs, for people: "CPU (reference, float32)".
+std::string_view device_name(BackendKind kind);
+/// How many threads it computes with.
+int thread_count(BackendKind kind);
+/// What it is going to allocate, in bytes.
+MemoryPlan plan_backend(BackendKind kind, const Shape& shape, std::uint64_t weight_bytes, int slots,
+                        int context);
+/// A backend of the kind.
+std::unique_ptr<Backend> make_backend(BackendKind kind, const Shape& shape, Weights weights, int slots,
+                                      int context);
+
 /// The memory plan for the flags: the context asked for, or the longest that the model knows and `available`
 /// bytes hold.
 MemoryPlan plan_memory(const ModelFlags& flags, const ModelConfig& config, std::uint64_t weight_bytes,
                        std::optional<std::uint64_t> available);
-
-/// Where a backend of the kind runs, for people: "CPU (reference, float32)".
-std::string_view device_name(BackendKind kind);
 
 /// Reads the weights and makes the backend that the flags ask for, with a progress bar on a terminal. Throws
 /// Error when the plan does not fit into memory, or the disk fails.
