@@ -77,9 +77,7 @@ BenchReport describe(const BenchFlags& flags, const ModelWeights& model) {
   report.read_bandwidth = read_bandwidth(report.threads);
   bar.draw(1, 2, "multiply-adds");
   report.multiply_add_peak = multiply_add_peak(report.threads);
-  const Shape& shape = model.config.shape;
-  report.model = std::string(name(shape)) + (model.store == nullptr ? ", synthetic" : "");
-  report.layers = shape.layers;
+  report.model = model_title(model);
   report.weight_bytes = model.weights.bytes;
   report.steps = flags.steps;
   report.rounds = flags.rounds;

@@ -176,8 +176,7 @@ std::string bench_plot(const BenchReport& report) {
       "<rect x=\"0.5\" y=\"0.5\" width=\"{2}\" height=\"{3}\" rx=\"8\" fill=\"#ffffff\" "
       "stroke=\"#d0d7de\"/>\n",
       width, height, width - 1, height - 1);
-  svg += fmt::format("<text x=\"24\" y=\"36\" class=\"title\">{}, {} layers</text>\n", escaped(report.model),
-                     report.layers);
+  svg += fmt::format("<text x=\"24\" y=\"36\" class=\"title\">{}</text>\n", escaped(report.model));
   svg +=
       fmt::format("<text x=\"24\" y=\"57\" class=\"label\">{}; {}, {:.1f} GB/s of reads; {} slot{}</text>\n",
                   escaped(report.device), escaped(report.processor), report.read_bandwidth / 1e9,

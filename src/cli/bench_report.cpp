@@ -90,13 +90,13 @@ std::string bench_table(const BenchReport& report) {
       "machine   {}, {} thread{}\n"
       "ceilings  {} GB/s read, {} GOP/s (multiply-add peak, float32), with {} thread{}\n"
       "backend   {}\n"
-      "model     {}, {} layers, {} of weights\n"
+      "model     {}, {} of weights\n"
       "workload  {} decode step{}, {} slot{}, median of {} round{}\n\n",
       report.processor, report.processor_threads, report.processor_threads == 1 ? "" : "s",
       three(report.read_bandwidth / 1e9), three(peak_operations(report) / 1e9), report.threads,
-      report.threads == 1 ? "" : "s", report.device, report.model, report.layers,
-      format_bytes(report.weight_bytes), report.steps, report.steps == 1 ? "" : "s", report.batch,
-      batched ? "s" : "", report.rounds, report.rounds == 1 ? "" : "s");
+      report.threads == 1 ? "" : "s", report.device, report.model, format_bytes(report.weight_bytes),
+      report.steps, report.steps == 1 ? "" : "s", report.batch, batched ? "s" : "", report.rounds,
+      report.rounds == 1 ? "" : "s");
 
   const std::string all_head = batched ? fmt::format("{:>10}", "all slots") : "";
   text += fmt::format("{:>9} │ {:<34} │ {:<{}} │\n", "", "prefill", "decode", batched ? 45 : 35);
@@ -119,17 +119,16 @@ std::string bench_table(const BenchReport& report) {
 Json bench_json(const BenchReport& report) {
   Json rows = Json::array();
   for (const BenchRow& row : report.rows) rows.push_back(row_json(report, row));
-  return {
-      {"machine",
-       {{"processor", report.processor},
-        {"threads", report.processor_threads},
-        {"threads_used", report.threads},
-        {"read_bytes_per_second", report.read_bandwidth},
-        {"multiply_add_peak_float32", report.multiply_add_peak}}},
-      {"backend", report.device},
-      {"model", {{"name", report.model}, {"layers", report.layers}, {"weight_bytes", report.weight_bytes}}},
-      {"workload", {{"steps", report.steps}, {"rounds", report.rounds}, {"batch", report.batch}}},
-      {"contexts", rows}};
+  return {{"machine",
+           {{"processor", report.processor},
+            {"threads", report.processor_threads},
+            {"threads_used", report.threads},
+            {"read_bytes_per_second", report.read_bandwidth},
+            {"multiply_add_peak_float32", report.multiply_add_peak}}},
+          {"backend", report.device},
+          {"model", {{"name", report.model}, {"weight_bytes", report.weight_bytes}}},
+          {"workload", {{"steps", report.steps}, {"rounds", report.rounds}, {"batch", report.batch}}},
+          {"contexts", rows}};
 }
 
 std::string bench_csv(const BenchReport& report) {

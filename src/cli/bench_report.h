@@ -26,7 +26,6 @@ struct BenchReport {
   double multiply_add_peak = 0;  // float32, per second
   std::string device;
   std::string model;
-  int layers = 0;
   std::uint64_t weight_bytes = 0;
   int steps = 0;
   int rounds = 0;

@@ -80,6 +80,16 @@ struct BenchFlags {
 /// they decode.
 void bench(const BenchFlags& flags);
 
+struct EvalFlags {
+  ModelFlags model;  // its context is the window that documents are cut to
+  std::string file;
+  std::optional<int> max_positions;
+  bool against_reference = false;
+  bool json = false;
+};
+/// How well the model predicts the tokens of a file, and how far the backend is from the reference there.
+void eval(const EvalFlags& flags);
+
 struct SynthFlags {
   std::string shape;          // as in ModelFlags::synthetic, without layers
   std::optional<int> layers;  // empty: all

@@ -87,6 +87,12 @@ ModelWeights find_weights(const ModelFlags& flags, const std::filesystem::path& 
   return {.config = config, .weights = std::move(weights), .store = std::move(store)};
 }
 
+std::string model_title(const ModelWeights& model) {
+  const Shape& shape = model.config.shape;
+  return fmt::format("{}, {} layer{}{}", name(shape), shape.layers, shape.layers == 1 ? "" : "s",
+                     model.store == nullptr ? ", synthetic" : "");
+}
+
 MemoryPlan plan_memory(const ModelFlags& flags, const ModelConfig& config, std::uint64_t weight_bytes,
                        std::optional<std::uint64_t> available) {
   const auto plan = [&](int context) {

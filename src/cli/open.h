@@ -30,6 +30,9 @@ struct ModelWeights {
   std::shared_ptr<const TensorStore> store;  // null for synthetic weights
 };
 
+/// What it is, for people: "Qwen3.6-35B-A3B, 40 layers, synthetic".
+std::string model_title(const ModelWeights& model);
+
 /// Checks the checkpoint of `directory` and binds its weights, or makes synthetic ones. Throws Error for
 /// whatever is wrong with it.
 ModelWeights find_weights(const ModelFlags& flags, const std::filesystem::path& directory);

@@ -172,6 +172,43 @@ void add_bench(CLI::App& program) {
   command.callback([flags] { bench(*flags); });
 }
 
+void add_eval(CLI::App& program) {
+  auto flags = std::make_shared<EvalFlags>();
+  CLI::App& command = *program.add_subcommand("eval", "Measure how well the model predicts a text");
+  command
+      .add_option("FILE", flags->file,
+                  "Conversations, one a line (.jsonl); token ids as a JSON array or an array of arrays "
+                  "(.json, .ids); "
+                  "or plain text")
+      ->option_text(" ")
+      ->required();
+  add_model_flag(command, flags->model);
+  add_backend_flag(command, flags->model);
+  command
+      .add_option("--context", flags->model.context,
+                  "Cut longer documents into windows of N tokens, each scored by itself (default: all the "
+                  "model knows)")
+      ->type_name("N")
+      ->check(at_least(2));
+  command.add_option("--max-positions", flags->max_positions, "Stop after N positions")
+      ->type_name("N")
+      ->check(at_least(1));
+  command
+      .add_option_function<std::string>(
+          "--against", [flags](const std::string&) { flags->against_reference = true; },
+          "reference: run it over the same tokens too, and tell how far the backend is from it")
+      ->type_name("KIND")
+      ->check(CLI::IsMember({"reference"}).description(""));
+  command.add_flag("--json", flags->json, "Print one JSON object");
+  command.footer(
+      "Each token is predicted from those before it. Perplexity is exp of the mean surprise; top-1 is the "
+      "share of\n"
+      "tokens that were the most probable.\n"
+      "Example:\n"
+      "  calla eval conversations.jsonl --against reference --max-positions 2000");
+  command.callback([flags] { eval(*flags); });
+}
+
 void add_synth(CLI::App& program) {
   auto flags = std::make_shared<SynthFlags>();
   CLI::App& command = *program.add_subcommand("synth", "Write a checkpoint of made-up weights");
@@ -240,6 +277,7 @@ void run_program(int argc, const char* const* argv) {
   add_chat(program);
   add_info(program);
   add_bench(program);
+  add_eval(program);
   add_synth(program);
   add_tokenize(program);
   add_detokenize(program);

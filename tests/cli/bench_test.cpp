@@ -57,7 +57,7 @@ TEST(Bench, JsonHasTheFiguresOfEachContext) {
   const Json report = measured({"--contexts", "32,16", "--rounds", "2"});
   EXPECT_GT(report.at("machine").at("read_bytes_per_second"), 1e9);
   EXPECT_GT(report.at("machine").at("multiply_add_peak_float32"), 1e9);
-  EXPECT_EQ(report.at("model").at("name"), "Calla demo");
+  EXPECT_EQ(report.at("model").at("name"), "Calla demo, 8 layers");
   ASSERT_EQ(report.at("contexts").size(), 2U);
   int context = 16;
   for (const Json& row : report.at("contexts")) {
@@ -94,7 +94,7 @@ TEST(Bench, WritesTableCsvAndPlot) {
   EXPECT_EQ(result.code, 0) << result.err;
   EXPECT_EQ(result.err, "") << "no bar where nobody looks";
   for (const char* part :
-       {"multiply-add peak, float32", "Calla demo, synthetic, 2 layers", "context", "digest"})
+       {"multiply-add peak, float32", "Calla demo, 2 layers, synthetic", "context", "digest"})
     EXPECT_NE(result.out.find(part), std::string::npos) << part << " in:\n" << result.out;
   const std::string lines = test::read_file(csv);
   EXPECT_EQ(std::count(lines.begin(), lines.end(), '\n'), 2);
