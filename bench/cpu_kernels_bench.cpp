@@ -12,6 +12,7 @@
 #include <benchmark/benchmark.h>
 #include <fmt/format.h>
 
+#include "cpu/denormals.h"
 #include "cpu/kernels.h"
 #include "cpu/kv_cache.h"
 #include "cpu/memory.h"
@@ -59,8 +60,10 @@ const Region& memory() {
 Peaks measure(const KernelTable& k) {
   constexpr std::int64_t rounds = 10'000'000;
   Peaks peaks;
-  peaks.floats = 2 * 96 * rounds / seconds([&] { benchmark::DoNotOptimize(k.spin_floats(rounds)); });
-  peaks.products = 2 * 384 * rounds / seconds([&] { benchmark::DoNotOptimize(k.spin_products(rounds)); });
+  peaks.floats =
+      2.0 * k.spin_floats_size * rounds / seconds([&] { benchmark::DoNotOptimize(k.spin_floats(rounds)); });
+  peaks.products = 2.0 * k.spin_products_size * rounds /
+                   seconds([&] { benchmark::DoNotOptimize(k.spin_products(rounds)); });
   peaks.bytes =
       far_bytes / seconds([&] { benchmark::DoNotOptimize(k.read_lines(memory().data(), far_bytes / 64)); });
   return peaks;
@@ -257,6 +260,7 @@ void add_table(const KernelTable& k) {
 
 int main(int argc, char** argv) {
   benchmark::Initialize(&argc, argv);
+  const calla::cpu::FlushDenormals flush;  // as in the forward pass
   for (const auto level : {calla::cpu::Level::portable, calla::cpu::Level::avx2, calla::cpu::Level::avx512}) {
     if (const calla::cpu::KernelTable* table = calla::cpu::kernels(level)) calla::cpu::add_table(*table);
   }

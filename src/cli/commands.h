@@ -67,6 +67,30 @@ std::string_view chat_help();
 /// What the checkpoint is, what the machine has, and whether they fit together.
 void info(const ModelFlags& flags);
 
+struct BenchFlags {
+  ModelFlags model;           // its context and slots are chosen by the benchmark
+  std::vector<int> contexts;  // empty: 256, 512, ... as far as model and memory allow
+  int steps = 64;
+  int rounds = 3;
+  int batch = 1;
+  std::string json_file;  // "-": standard output, in place of the table
+  std::string csv_file;   // the same
+  std::string plot_file;
+};
+/// Measures prefill and decode against what the machine can do. Throws Error when rounds disagree in what
+/// they decode.
+void bench(const BenchFlags& flags);
+
+struct EvalFlags {
+  ModelFlags model;  // its context is the window that documents are cut to
+  std::string file;
+  std::optional<int> max_positions;
+  bool against_reference = false;
+  bool json = false;
+};
+/// How well the model predicts the tokens of a file, and how far the backend is from the reference there.
+void eval(const EvalFlags& flags);
+
 struct SynthFlags {
   std::string shape;          // as in ModelFlags::synthetic, without layers
   std::optional<int> layers;  // empty: all

@@ -1,7 +1,6 @@
 #include "cli/conversation_file.h"
 
 #include <fstream>
-#include <string_view>
 
 #include "base/error.h"
 #include "base/json.h"
@@ -35,19 +34,22 @@ Json message_json(const Message& message) {
 
 /// Runs a reader of fields and puts the file's name before the field's in what it throws.
 template <class Read>
-auto within(const std::filesystem::path& path, Read read) {
+auto within(std::string_view where, Read read) {
   try {
     return read();
   } catch (const RequestError& fault) {
-    throw Error(path.string(), fault.what());
+    throw Error(where, fault.what());
   }
 }
 
 }  // namespace
 
 ConversationFile read_conversation_file(const std::filesystem::path& path) {
-  const Json json = read_json_file(path);
-  return within(path, [&] {
+  return conversation_file_from_json(read_json_file(path), path.string());
+}
+
+ConversationFile conversation_file_from_json(const Json& json, std::string_view where) {
+  return within(where, [&] {
     ConversationFile file;
     file.conversation = conversation_from_json(json);
     const auto kwargs = json.find("chat_template_kwargs");
@@ -78,7 +80,7 @@ std::vector<Json> read_tools_file(const std::filesystem::path& path) {
   // Only the tools of the request are read: the conversation's reader checks them.
   Json request{{"messages", Json::array()},
                {"tools", json.is_object() && json.contains("tools") ? json["tools"] : json}};
-  return within(path, [&] { return conversation_from_json(request).tools; });
+  return within(path.string(), [&] { return conversation_from_json(request).tools; });
 }
 
 Json tool_call_json(const ToolCall& call) {

@@ -2,6 +2,7 @@
 #pragma once
 #include <filesystem>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "chat/chat.h"
@@ -17,6 +18,8 @@ struct ConversationFile {
 /// Reads {"messages": [...], "tools": [...], "chat_template_kwargs": {...}}. Throws Error that names the file
 /// and the field.
 ConversationFile read_conversation_file(const std::filesystem::path& path);
+/// The same from JSON; `where` names its origin.
+ConversationFile conversation_file_from_json(const Json& json, std::string_view where);
 
 /// Writes the same form, whole or not at all. Throws Error when that fails.
 void write_conversation_file(const std::filesystem::path& path, const Conversation& conversation,

@@ -1,5 +1,4 @@
 // calla info: what the checkpoint is, what the machine has, and whether they fit together.
-#include <fstream>
 #include <memory>
 #include <string>
 #include <thread>
@@ -8,24 +7,14 @@
 #include <unistd.h>
 
 #include "checkpoint/loader.h"
+#include "cli/backends.h"
 #include "cli/commands.h"
 #include "cli/open.h"
+#include "cli/processor.h"
 #include "cli/terminal.h"
 
 namespace calla::cli {
 namespace {
-
-std::string processor_name() {
-#ifdef __APPLE__
-  return "Apple silicon";
-#else
-  std::ifstream cpuinfo("/proc/cpuinfo");
-  for (std::string line; std::getline(cpuinfo, line);) {
-    if (line.starts_with("model name")) return line.substr(line.find(':') + 2);
-  }
-  return "unknown processor";
-#endif
-}
 
 void print_row(std::string_view name, const std::string& value) {
   put(STDOUT_FILENO, fmt::format("  {:<12} {}\n", name, value));

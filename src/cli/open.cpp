@@ -6,14 +6,12 @@
 #include <fmt/format.h>
 
 #include "base/error.h"
-#include "base/thread_team.h"
 #include "checkpoint/directory.h"
 #include "checkpoint/loader.h"
 #include "checkpoint/synthetic.h"
+#include "cli/backends.h"
 #include "cli/synthetic_flag.h"
 #include "cli/terminal.h"
-#include "cpu/backend.h"
-#include "reference/backend.h"
 
 namespace calla::cli {
 namespace {
@@ -61,35 +59,6 @@ std::vector<Token> end_tokens(const ModelConfig& config, const GenerationConfig&
   return tokens;
 }
 
-// What one kind of backend needs and how it is made.
-
-int thread_count(const ModelFlags& flags) { return flags.threads.value_or(usable_cores()); }
-
-MemoryPlan plan_backend(BackendKind kind, const Shape& shape, std::uint64_t weight_bytes, int slots,
-                        int context) {
-  switch (kind) {
-    case BackendKind::cpu:
-      return cpu::plan(shape, slots, context);
-    case BackendKind::reference:
-      break;
-  }
-  return reference::plan(shape, weight_bytes, slots, context);
-}
-
-std::unique_ptr<Backend> make_backend(const ModelFlags& flags, const ModelWeights& model, int slots,
-                                      int context, const LoadProgress& progress) {
-  switch (flags.backend) {
-    case BackendKind::cpu:
-      return cpu::make_backend(model.config.shape, model.weights, slots, context, thread_count(flags),
-                               progress);
-    case BackendKind::reference:
-      break;
-  }
-  // The reference reads the mapped files as it runs.
-  if (model.store != nullptr) prefetch(*model.store, progress);
-  return reference::make_backend(model.config.shape, model.weights, slots, context);
-}
-
 }  // namespace
 
 std::filesystem::path demo_directory() { return CALLA_DEMO_MODEL; }
@@ -118,20 +87,16 @@ ModelWeights find_weights(const ModelFlags& flags, const std::filesystem::path& 
   return {.config = config, .weights = std::move(weights), .store = std::move(store)};
 }
 
-std::string device_name(const ModelFlags& flags) {
-  switch (flags.backend) {
-    case BackendKind::cpu:
-      return cpu::device_name(thread_count(flags));
-    case BackendKind::reference:
-      break;
-  }
-  return std::string(reference::device_name);
+std::string model_title(const ModelWeights& model) {
+  const Shape& shape = model.config.shape;
+  return fmt::format("{}, {} layer{}{}", name(shape), shape.layers, shape.layers == 1 ? "" : "s",
+                     model.store == nullptr ? ", synthetic" : "");
 }
 
 MemoryPlan plan_memory(const ModelFlags& flags, const ModelConfig& config, std::uint64_t weight_bytes,
                        std::optional<std::uint64_t> available) {
   const auto plan = [&](int context) {
-    return plan_backend(flags.backend, config.shape, weight_bytes, flags.slots, context);
+    return plan_backend(flags, config.shape, weight_bytes, flags.slots, context);
   };
   if (flags.context) {
     if (*flags.context > config.context) {

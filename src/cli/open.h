@@ -30,6 +30,9 @@ struct ModelWeights {
   std::shared_ptr<const TensorStore> store;  // null for synthetic weights
 };
 
+/// What it is, for people: "Qwen3.6-35B-A3B, 40 layers, synthetic".
+std::string model_title(const ModelWeights& model);
+
 /// Checks the checkpoint of `directory` and binds its weights, or makes synthetic ones. Throws Error for
 /// whatever is wrong with it.
 ModelWeights find_weights(const ModelFlags& flags, const std::filesystem::path& directory);
@@ -38,9 +41,6 @@ ModelWeights find_weights(const ModelFlags& flags, const std::filesystem::path& 
 /// bytes hold.
 MemoryPlan plan_memory(const ModelFlags& flags, const ModelConfig& config, std::uint64_t weight_bytes,
                        std::optional<std::uint64_t> available);
-
-/// Where the backend of the flags runs, for people: "CPU (reference, float32)".
-std::string device_name(const ModelFlags& flags);
 
 /// Reads the weights and makes the backend that the flags ask for, with a progress bar on a terminal. Throws
 /// Error when the plan does not fit into memory, or the disk fails.

@@ -138,6 +138,80 @@ void add_info(CLI::App& program) {
   command.callback([flags] { info(*flags); });
 }
 
+void add_bench(CLI::App& program) {
+  auto flags = std::make_shared<BenchFlags>();
+  CLI::App& command = *program.add_subcommand("bench", "Measure the speed, beside what the machine can do");
+  add_model_flag(command, flags->model);
+  add_backend_flag(command, flags->model);
+  command
+      .add_option(
+          "--contexts", flags->contexts,
+          "Lengths of the prompt, with commas between (default: 256,512,... to 131072, as far as the model "
+          "and the memory allow)")
+      ->option_text("N,...")
+      ->delimiter(',')
+      ->allow_extra_args(false)
+      ->check(at_least(1));
+  const auto count = [&](const char* name, int& value, const char* help) {
+    command.add_option(name, value, help)->type_name("N")->check(at_least(1));
+  };
+  count("--steps", flags->steps, "Decode steps that are timed (default: 64)");
+  count("--rounds", flags->rounds, "How often each length is measured; figures are medians (default: 3)");
+  count("--batch", flags->batch, "Sequences that decode together (default: 1)");
+  const auto file = [&](const char* name, std::string& value, const char* help) {
+    command.add_option(name, value, help)->type_name("FILE");
+  };
+  file("--json", flags->json_file, "Write all figures as JSON; - in place of the table");
+  file("--csv", flags->csv_file, "Write a line for each length; - in place of the table");
+  file("--plot", flags->plot_file, "Draw speed against length, as SVG");
+  command.footer(
+      "Prefill is timed to the first token, decode over the steps behind it, greedy, with one step always "
+      "in\n"
+      "flight. A decode step must move the weights it uses, the states and the KV cache: the bound is what "
+      "the\n"
+      "measured memory bandwidth allows.\n"
+      "Example:\n"
+      "  calla bench --synthetic 35b:4 --contexts 512,4096 --plot speed.svg");
+  command.callback([flags] { bench(*flags); });
+}
+
+void add_eval(CLI::App& program) {
+  auto flags = std::make_shared<EvalFlags>();
+  CLI::App& command = *program.add_subcommand("eval", "Measure how well the model predicts a text");
+  command
+      .add_option("FILE", flags->file,
+                  "Conversations, one a line (.jsonl); token ids as a JSON array or an array of arrays "
+                  "(.json, .ids); "
+                  "or plain text")
+      ->option_text(" ")
+      ->required();
+  add_model_flag(command, flags->model);
+  add_backend_flag(command, flags->model);
+  command
+      .add_option("--context", flags->model.context,
+                  "Cut longer documents into windows of N tokens, each scored by itself (default: all the "
+                  "model knows)")
+      ->type_name("N")
+      ->check(at_least(2));
+  command.add_option("--max-positions", flags->max_positions, "Stop after N positions")
+      ->type_name("N")
+      ->check(at_least(1));
+  command
+      .add_option_function<std::string>(
+          "--against", [flags](const std::string&) { flags->against_reference = true; },
+          "reference: run it over the same tokens too, and tell how far the backend is from it")
+      ->type_name("KIND")
+      ->check(CLI::IsMember({"reference"}).description(""));
+  command.add_flag("--json", flags->json, "Print one JSON object");
+  command.footer(
+      "Each token is predicted from those before it. Perplexity is exp of the mean surprise; top-1 is the "
+      "share of\n"
+      "tokens that were the most probable.\n"
+      "Example:\n"
+      "  calla eval conversations.jsonl --against reference --max-positions 2000");
+  command.callback([flags] { eval(*flags); });
+}
+
 void add_synth(CLI::App& program) {
   auto flags = std::make_shared<SynthFlags>();
   CLI::App& command = *program.add_subcommand("synth", "Write a checkpoint of made-up weights");
@@ -205,6 +279,8 @@ void run_program(int argc, const char* const* argv) {
   add_run(program);
   add_chat(program);
   add_info(program);
+  add_bench(program);
+  add_eval(program);
   add_synth(program);
   add_tokenize(program);
   add_detokenize(program);

@@ -6,6 +6,8 @@
 #include <cstring>
 #include <numeric>
 
+#include "cpu/denormals.h"
+
 namespace calla::cpu {
 namespace {
 
@@ -217,6 +219,7 @@ void Forward<S>::run(std::span<const Segment> segments, Precision precision) {
   plan_pass(segments);
   normed_q_.planes = precision == Precision::one_plane ? 1 : 2;
   team_.run([&](TeamMember& member) {
+    const FlushDenormals flush;
     embed(member);
     for (int index = 0; index < static_cast<int>(weights_.layers.size()); ++index) layer(member, index);
   });
@@ -686,6 +689,7 @@ void Forward<S>::logits(std::span<const int> rows, std::span<float* const> out) 
   constexpr int groups = S.hidden / group;
   normed_q_.planes = 2;
   team_.run([&](TeamMember& member) {
+    const FlushDenormals flush;
     const Range mine = member.share(static_cast<int>(rows.size()));
     for (int i = mine.first; i < mine.last; ++i) {
       float* normed = normed_ + size(i) * S.hidden;

@@ -91,10 +91,12 @@ struct KernelTable {
 
   // --- the machine at its best; what they return means nothing
 
-  /// rounds * 96 multiply-adds of float32.
+  /// rounds * spin_floats_size multiply-adds of float32.
   float (*spin_floats)(std::int64_t rounds);
-  /// rounds * 384 multiply-adds of the bytes that linear4 multiplies.
+  int spin_floats_size;
+  /// rounds * spin_products_size multiply-adds of the bytes that linear4 multiplies.
   std::int32_t (*spin_products)(std::int64_t rounds);
+  int spin_products_size;
   /// Reads lines of 64 bytes, an even number of them.
   std::int32_t (*read_lines)(const std::byte* data, std::size_t lines);
 };

@@ -26,7 +26,9 @@ constexpr KernelTable table(const char* name) {
           .merge = merge,
           .gate_output = gate_output,
           .spin_floats = spin_floats,
+          .spin_floats_size = chains * lanes,
           .spin_products = spin_products,
+          .spin_products_size = chains * lanes * 4,
           .read_lines = read_lines};
 }
 }  // namespace
