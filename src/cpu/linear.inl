@@ -29,14 +29,12 @@ struct GroupValues {
   CALLA_INLINE const std::int32_t* odd(int plane) const { return even(plane) + nibble_lines; }
 };
 
+/// How far ahead weights are asked for, in groups of 4 bits. The processor's own prefetchers stop at every
+/// page and cannot know that the next panel follows.
 constexpr int groups_ahead = 8;
 
-/// The lines that follow some groups later, into the cache. The processor's own prefetchers stop at every
-/// page.
-CALLA_INLINE void prefetch_group(const std::byte* group) {
-#pragma GCC unroll 9
-  for (int line = 0; line <= nibble_lines; ++line)
-    __builtin_prefetch(group + groups_ahead * nibble_group_bytes + line * line_bytes);
+CALLA_INLINE void prefetch_lines(const std::byte* first, int lines) {
+  for (int line = 0; line < lines; ++line) __builtin_prefetch(first + line * line_bytes);
 }
 
 /// y + scale_w * (scale_a * t) + bias_w * sum_a.
@@ -91,18 +89,26 @@ CALLA_INLINE Ints group_product(const std::byte* group, GroupValues<planes> a) {
   return combine(even, odd, planes);
 }
 
+/// In two halves, so that twice as many products are on their way at a time.
 template <int planes>
 CALLA_INLINE Ints group_product(const UnpackedGroup& w, GroupValues<planes> a) {
-  __m512i even[planes] = {};
-  __m512i odd[planes] = {};
-#pragma GCC unroll 8
-  for (int j = 0; j < nibble_lines; ++j) {
+  constexpr int half = nibble_lines / 2;
+  __m512i even[2][planes] = {};
+  __m512i odd[2][planes] = {};
+#pragma GCC unroll 4
+  for (int j = 0; j < half; ++j) {
     for (int p = 0; p < planes; ++p) {
-      even[p] = dot4(even[p], w.even[j], a.even(p) + j);
-      odd[p] = dot4(odd[p], w.odd[j], a.odd(p) + j);
+      for (int h = 0; h < 2; ++h) {
+        even[h][p] = dot4(even[h][p], w.even[j + h * half], a.even(p) + j + h * half);
+        odd[h][p] = dot4(odd[h][p], w.odd[j + h * half], a.odd(p) + j + h * half);
+      }
     }
   }
-  return combine(even, odd, planes);
+  for (int p = 0; p < planes; ++p) {
+    even[0][p] = _mm512_add_epi32(even[0][p], even[1][p]);
+    odd[0][p] = _mm512_add_epi32(odd[0][p], odd[1][p]);
+  }
+  return combine(even[0], odd[0], planes);
 }
 
 /// `m` rows at once: the weights are unpacked once for all of them.
@@ -112,7 +118,7 @@ CALLA_INLINE void tile(const std::byte* panel, int groups, bool prefetch, const 
   Floats y[m];
   for (int i = 0; i < m; ++i) y[i] = zeros();
   for (int g = 0; g < groups; ++g, panel += nibble_group_bytes) {
-    if (prefetch) prefetch_group(panel);
+    if (prefetch) prefetch_lines(panel + groups_ahead * nibble_group_bytes, 1 + nibble_lines);
     if constexpr (m < 3) {
       for (int i = 0; i < m; ++i) {
         const GroupValues<planes> a{values[i] + g * planes * group_columns};
@@ -194,7 +200,7 @@ CALLA_INLINE void tile(const std::byte* panel, int groups, bool prefetch, const 
   Floats y[m];
   for (int i = 0; i < m; ++i) y[i] = zeros();
   for (int g = 0; g < groups; ++g, panel += nibble_group_bytes) {
-    if (prefetch) prefetch_group(panel);
+    if (prefetch) prefetch_lines(panel + groups_ahead * nibble_group_bytes, 1 + nibble_lines);
     if constexpr (m < 3) {
       for (int i = 0; i < m; ++i) {
         const GroupValues<planes> a{values[i] + g * planes * group_columns};
@@ -250,7 +256,7 @@ CALLA_INLINE void tile(const std::byte* panel, int groups, bool prefetch, const 
   Floats y[m];
   for (int i = 0; i < m; ++i) y[i] = zeros();
   for (int g = 0; g < groups; ++g, panel += nibble_group_bytes) {
-    if (prefetch) prefetch_group(panel);
+    if (prefetch) prefetch_lines(panel + groups_ahead * nibble_group_bytes, 1 + nibble_lines);
     std::int32_t t[m][lanes] = {};
     for (int j = 0; j < nibble_lines; ++j) {
       std::uint32_t words[lanes];
@@ -314,25 +320,35 @@ void linear4(const std::byte* panel, QuantisedRows x, const std::int32_t* rows, 
   }
 }
 
+#if defined(__AVX512F__)
+constexpr int tile8_rows = 4;
+#else
+constexpr int tile8_rows = 2;
+#endif
+
 template <int m>
 CALLA_INLINE void tile8(const std::byte* panel, int columns, const float* x, const float* sums, float* out) {
   Floats y[m];
   for (int i = 0; i < m; ++i) y[i] = zeros();
   const int groups = columns / group_columns;
   for (int g = 0; g < groups; ++g, panel += byte_group_bytes) {
-    Floats product[m];
-    for (int i = 0; i < m; ++i) product[i] = zeros();
+    if constexpr (m == 1) prefetch_lines(panel + groups_ahead * nibble_group_bytes, 1 + byte_lines);
+    Floats products[2][m];  // of even and of odd columns: two sums on their way
+    for (int i = 0; i < m; ++i) products[0][i] = products[1][i] = zeros();
     for (int j = 0; j < byte_lines; ++j) {
-      Ints line = load_ints(panel + (1 + j) * line_bytes);
+      const Ints line = load_ints(panel + (1 + j) * line_bytes);
       const float* column = x + g * group_columns + 4 * j;
+      const Ints mask = splat_int(255);
+      const Floats w[4] = {to_floats(line & mask), to_floats(shift_right<8>(line) & mask),
+                           to_floats(shift_right<16>(line) & mask), to_floats(shift_right<24>(line) & mask)};
+#pragma GCC unroll 4
       for (int c = 0; c < 4; ++c) {
-        const Floats w = to_floats(line & splat_int(255));
-        line = shift_right<8>(line);
-        for (int i = 0; i < m; ++i) product[i] = fma(w, splat(column[i * columns + c]), product[i]);
+        for (int i = 0; i < m; ++i)
+          products[c % 2][i] = fma(w[c], splat(column[i * columns + c]), products[c % 2][i]);
       }
     }
     for (int i = 0; i < m; ++i) {
-      y[i] = fma(group_scales(panel), product[i], y[i]);
+      y[i] = fma(group_scales(panel), products[0][i] + products[1][i], y[i]);
       y[i] = fma(group_biases(panel), splat(sums[i * groups + g]), y[i]);
     }
   }
@@ -340,7 +356,7 @@ CALLA_INLINE void tile8(const std::byte* panel, int columns, const float* x, con
 }
 
 void linear8(const std::byte* panel, int columns, const float* x, const float* sums, int count, float* out) {
-  constexpr int m = 4;
+  constexpr int m = tile8_rows;
   const int groups = columns / group_columns;
   for (; count >= m; count -= m, x += m * columns, sums += m * groups, out += m * lanes)
     tile8<m>(panel, columns, x, sums, out);
