@@ -5,10 +5,8 @@
 #include <atomic>
 #include <chrono>
 #include <cstdint>
-#include <cstdlib>
 #include <latch>
 #include <memory>
-#include <new>
 #include <span>
 #include <thread>
 #include <vector>
@@ -23,6 +21,7 @@ template <class Work>
 double timed(int threads, const Work& work) {
   std::latch ready(threads + 1);
   std::vector<std::jthread> team;
+  team.reserve(static_cast<std::size_t>(threads));
   for (int thread = 0; thread < threads; ++thread) {
     team.emplace_back([&work, &ready, thread] {
       ready.arrive_and_wait();
@@ -36,28 +35,24 @@ double timed(int threads, const Work& work) {
 }
 
 constexpr int passes = 5;
-constexpr std::size_t buffer_bytes = std::size_t{512} << 20;
 constexpr std::size_t large_page = std::size_t{2} << 20;
-
-struct Free {
-  void operator()(std::uint64_t* words) const { std::free(words); }  // NOLINT(cppcoreguidelines-no-malloc)
+constexpr std::size_t buffer_pages = 256;
+struct alignas(large_page) Page {
+  std::array<std::uint64_t, large_page / sizeof(std::uint64_t)> words;
 };
-using Buffer = std::unique_ptr<std::uint64_t[], Free>;
 
-Buffer large_pages() {
-  // NOLINTNEXTLINE(cppcoreguidelines-no-malloc)
-  Buffer buffer(static_cast<std::uint64_t*>(std::aligned_alloc(large_page, buffer_bytes)));
-  if (buffer == nullptr) throw std::bad_alloc();
+std::unique_ptr<Page[]> large_pages() {
+  auto pages = std::make_unique_for_overwrite<Page[]>(buffer_pages);
 #ifdef MADV_HUGEPAGE
   // Only advice: without large pages the measurement stands, a little lower.
-  static_cast<void>(madvise(buffer.get(), buffer_bytes, MADV_HUGEPAGE));
+  static_cast<void>(madvise(pages.get(), buffer_pages * large_page, MADV_HUGEPAGE));
 #endif
-  return buffer;
+  return pages;
 }
 
-std::uint64_t sum(std::span<const std::uint64_t> words) {
+std::uint64_t sum(const Page& page) {
   std::uint64_t total = 0;
-  for (const std::uint64_t word : words) total += word;
+  for (const std::uint64_t word : page.words) total += word;
   return total;
 }
 
@@ -109,18 +104,26 @@ Kernel widest_kernel() {
 }  // namespace
 
 double read_bandwidth(int threads) {
-  const Buffer buffer = large_pages();
-  const std::span<std::uint64_t> all(buffer.get(), buffer_bytes / sizeof(std::uint64_t));
+  const std::unique_ptr<Page[]> pages = large_pages();
   const auto part = [&](int thread) {
-    const std::size_t size = all.size() / static_cast<std::size_t>(threads);
-    return all.subspan(size * static_cast<std::size_t>(thread), size);
+    const std::size_t begin =
+        buffer_pages * static_cast<std::size_t>(thread) / static_cast<std::size_t>(threads);
+    const std::size_t end =
+        buffer_pages * static_cast<std::size_t>(thread + 1) / static_cast<std::size_t>(threads);
+    return std::span(pages.get() + begin, end - begin);
   };
-  timed(threads, [&](int thread) { std::ranges::fill(part(thread), std::uint64_t{1}); });
+  timed(threads, [&](int thread) {
+    for (Page& page : part(thread)) page.words.fill(1);
+  });
   std::atomic<std::uint64_t> seen = 0;  // the sums are used, so that the reads happen
   double best = 0;
   for (int pass = 0; pass < passes; ++pass) {
-    const double seconds = timed(threads, [&](int thread) { seen += sum(part(thread)); });
-    best = std::max(best, buffer_bytes / seconds);
+    const double seconds = timed(threads, [&](int thread) {
+      std::uint64_t total = 0;
+      for (const Page& page : part(thread)) total += sum(page);
+      seen += total;
+    });
+    best = std::max(best, buffer_pages * large_page / seconds);
   }
   return best;
 }
