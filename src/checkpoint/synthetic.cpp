@@ -9,6 +9,7 @@
 #include <map>
 #include <memory>
 #include <string_view>
+#include <tuple>
 #include <utility>
 
 namespace calla {
@@ -70,7 +71,9 @@ class Pool {
 struct ScaleKind {
   int bits;
   float deviation;
-  auto operator<=>(const ScaleKind&) const = default;
+  bool operator<(const ScaleKind& other) const {
+    return std::tie(bits, deviation) < std::tie(other.bits, other.deviation);
+  }
 };
 
 /// Scales and biases; those of one group stand at the same place of both.

@@ -84,10 +84,12 @@ std::uint64_t progress_total(const Workload& w) {
 
 std::vector<Round> measure(Backend& backend, const Workload& workload, const BenchProgress& progress) {
   std::vector<std::vector<Token>> prompts;
+  prompts.reserve(static_cast<std::size_t>(workload.batch));
   for (int slot = 0; slot < workload.batch; ++slot)
     prompts.push_back(bench_prompt(workload.context, slot, workload.vocabulary));
   run_round(backend, workload, prompts, warm_up_steps, progress);
   std::vector<Round> rounds;
+  rounds.reserve(static_cast<std::size_t>(workload.rounds));
   for (int i = 0; i < workload.rounds; ++i)
     rounds.push_back(run_round(backend, workload, prompts, workload.steps, progress));
   return rounds;

@@ -11,6 +11,7 @@ namespace {
 
 double median(const std::vector<Round>& rounds, double Round::*seconds) {
   std::vector<double> values;
+  values.reserve(rounds.size());
   for (const Round& round : rounds) values.push_back(round.*seconds);
   std::sort(values.begin(), values.end());
   const std::size_t middle = values.size() / 2;

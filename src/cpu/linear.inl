@@ -323,7 +323,7 @@ void linear4(const std::byte* panel, QuantisedRows x, const std::int32_t* rows, 
 #if defined(__AVX512F__)
 constexpr int tile8_rows = 4;
 #else
-constexpr int tile8_rows = 2;
+constexpr int tile8_rows = 4;
 #endif
 
 template <int m>
@@ -336,15 +336,15 @@ CALLA_INLINE void tile8(const std::byte* panel, int columns, const float* x, con
     Floats products[2][m];  // of even and of odd columns: two sums on their way
     for (int i = 0; i < m; ++i) products[0][i] = products[1][i] = zeros();
     for (int j = 0; j < byte_lines; ++j) {
-      const Ints line = load_ints(panel + (1 + j) * line_bytes);
+      Ints line = load_ints(panel + (1 + j) * line_bytes);
       const float* column = x + g * group_columns + 4 * j;
-      const Ints mask = splat_int(255);
-      const Floats w[4] = {to_floats(line & mask), to_floats(shift_right<8>(line) & mask),
-                           to_floats(shift_right<16>(line) & mask), to_floats(shift_right<24>(line) & mask)};
 #pragma GCC unroll 4
       for (int c = 0; c < 4; ++c) {
+        const Floats w = to_floats(line & splat_int(255));
+        line = shift_right<8>(line);
+#pragma GCC unroll 4
         for (int i = 0; i < m; ++i)
-          products[c % 2][i] = fma(w[c], splat(column[i * columns + c]), products[c % 2][i]);
+          products[c % 2][i] = fma(w, splat(column[i * columns + c]), products[c % 2][i]);
       }
     }
     for (int i = 0; i < m; ++i) {
