@@ -8,6 +8,7 @@ namespace calla::cpu {
 namespace {
 
 constexpr int delta_dim = 128;
+constexpr int block_columns = 32;
 
 void convolve(float* x, std::size_t stride, int tokens, int channels, const float* taps,
               std::size_t taps_stride, float* window, std::size_t window_stride) {
@@ -48,7 +49,7 @@ CALLA_INLINE void delta_token(float* state, const float* q, const float* k, cons
   Floats r[width];
   for (int c = 0; c < width; ++c) p[c] = r[c] = zeros();
   const float* row = state;
-  for (int i = 0; i < delta_dim; ++i, row += delta_dim) {
+  for (int i = 0; i < delta_dim; ++i, row += block_columns) {
     const Floats ki = splat(k[i]);
     const Floats qi = splat(q[i]);
     for (int c = 0; c < width; ++c) {
@@ -63,7 +64,7 @@ CALLA_INLINE void delta_token(float* state, const float* q, const float* k, cons
     u[c] = splat(beta) * (load(v + c * lanes) - decay * p[c]);
     store(out + c * lanes, fma(splat(kq), u[c], decay * r[c]));
   }
-  for (int i = 0; i < delta_dim; ++i, state += delta_dim) {
+  for (int i = 0; i < delta_dim; ++i, state += block_columns) {
     const Floats ki = splat(k[i]);
     for (int c = 0; c < width; ++c) store(state + c * lanes, fma(ki, u[c], decay * load(state + c * lanes)));
   }
@@ -92,7 +93,7 @@ CALLA_INLINE void delta_pair(float* state, const TokenPair& t, int column) {
   Floats r2[width];
   for (int c = 0; c < width; ++c) p1[c] = r1[c] = p2[c] = r2[c] = zeros();
   const float* row = state;
-  for (int i = 0; i < delta_dim; ++i, row += delta_dim) {
+  for (int i = 0; i < delta_dim; ++i, row += block_columns) {
     for (int c = 0; c < width; ++c) {
       const Floats s = load(row + c * lanes);
       p1[c] = fma(s, splat(t.k[0][i]), p1[c]);
@@ -114,7 +115,7 @@ CALLA_INLINE void delta_pair(float* state, const TokenPair& t, int column) {
     store(t.out[0] + at, fma(splat(t.q1k1), u1, g1 * r1[c]));
     store(t.out[1] + at, fma(splat(t.q2k2), u2[c], fma(splat(t.q2k1), w1[c], both * r2[c])));
   }
-  for (int i = 0; i < delta_dim; ++i, state += delta_dim) {
+  for (int i = 0; i < delta_dim; ++i, state += block_columns) {
     for (int c = 0; c < width; ++c) {
       const Floats kept = fma(splat(t.k[0][i]), w1[c], both * load(state + c * lanes));
       store(state + c * lanes, fma(splat(t.k[1][i]), u2[c], kept));
@@ -122,13 +123,17 @@ CALLA_INLINE void delta_pair(float* state, const TokenPair& t, int column) {
   }
 }
 
+constexpr int token_width = 2;  // vectors of columns in registers at a time
 #if defined(__AVX512F__)
-constexpr int token_width = 4;
 constexpr int pair_width = 2;
 #else
-constexpr int token_width = 2;
 constexpr int pair_width = 1;
 #endif
+
+/// Where column `column` of the first row lies.
+CALLA_INLINE float* state_column(float* state, int column) {
+  return state + column / block_columns * (delta_dim * block_columns) + column % block_columns;
+}
 
 void delta_scan(float* state, const float* q, const float* k, const float* v, std::size_t stride,
                 const float* decay, const float* beta, int tokens, float* out, std::size_t out_stride) {
@@ -149,14 +154,14 @@ void delta_scan(float* state, const float* q, const float* k, const float* v, st
     pair.q2k1 = dot_delta(pair.q[1], pair.k[0]);
     pair.q2k2 = dot_delta(pair.q[1], pair.k[1]);
     for (int column = 0; column < delta_dim; column += pair_width * lanes)
-      delta_pair<pair_width>(state + column, pair, column);
+      delta_pair<pair_width>(state_column(state, column), pair, column);
   }
   if (t < tokens) {
     const std::size_t at = static_cast<std::size_t>(t) * stride;
     const float kq = dot_delta(k + at, q + at);
     for (int column = 0; column < delta_dim; column += token_width * lanes) {
-      delta_token<token_width>(state + column, q + at, k + at, v + at + column, decay[t], beta[t], kq,
-                               out + static_cast<std::size_t>(t) * out_stride + column);
+      delta_token<token_width>(state_column(state, column), q + at, k + at, v + at + column, decay[t],
+                               beta[t], kq, out + static_cast<std::size_t>(t) * out_stride + column);
     }
   }
 }

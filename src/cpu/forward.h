@@ -34,7 +34,7 @@ struct Sequence {
 
   int position = 0;
   KvCache kv;
-  std::size_t recurrent_size;  // floats of a layer: [delta_value_heads][128 (k)][128 (v)]
+  std::size_t recurrent_size;  // floats of a layer: [delta_value_heads] states as delta_scan has them
   std::size_t window_size;     // floats of a layer: [3][convolution_channels], oldest first
   Region states;               // [DeltaNet layers][recurrent_size]
   Region windows;              // [DeltaNet layers][window_size]

@@ -68,7 +68,7 @@ struct KernelTable {
                    std::size_t taps_stride, float* window, std::size_t window_stride);
   /// x *= scale / sqrt(sum(x^2) + 1e-6), 128 floats.
   void (*l2_normalise)(float* x, float scale);
-  /// The gated delta rule of one value head over `tokens` tokens; state [128 (k)][128 (v)].
+  /// The gated delta rule of one value head over `tokens` tokens; state [4 blocks of 32 v][128 (k)][32 (v)].
   ///   S = g S;  u = beta (v - S^T k);  S = S + k u^T;  o = S^T q
   /// q, k, v are 128 floats every `stride`, out every `out_stride`; decay (g) and beta one a token.
   void (*delta_scan)(float* state, const float* q, const float* k, const float* v, std::size_t stride,

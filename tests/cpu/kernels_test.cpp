@@ -345,7 +345,11 @@ TEST_P(Kernels, TheDeltaRule) {
   // All at once, in pieces of odd length, and with the outputs in the place of v.
   for (const std::vector<int>& pieces : {std::vector<int>{7}, {1, 2, 3, 1}, {1, 1, 1, 1, 1, 1, 1}}) {
     std::vector<float> rows = x;
-    std::vector<float> s = start;
+    std::vector<float> s(start.size());
+    const auto packed = [](std::size_t i) {  // blocks of 32 columns
+      return i % dim / 32 * dim * 32 + i / dim * 32 + i % 32;
+    };
+    for (std::size_t i = 0; i < s.size(); ++i) s[packed(i)] = start[i];
     std::size_t done = 0;
     for (const int piece : pieces) {
       float* q = rows.data() + done * stride;
@@ -357,7 +361,7 @@ TEST_P(Kernels, TheDeltaRule) {
       for (std::size_t j = 0; j < dim; ++j)
         ASSERT_NEAR(rows[t * stride + 2 * dim + j], expected[t * dim + j], 2e-5) << t;
     }
-    for (std::size_t i = 0; i < s.size(); ++i) ASSERT_NEAR(s[i], state[i], 2e-5);
+    for (std::size_t i = 0; i < s.size(); ++i) ASSERT_NEAR(s[packed(i)], state[i], 2e-5);
   }
 }
 
