@@ -48,11 +48,11 @@ PrefixCache::Match PrefixCache::find(std::span<const Token> prompt, int most) {
 
 void PrefixCache::explain(std::span<const Token> prompt, std::size_t most, Match& match) const {
   const auto found = static_cast<std::size_t>(match.position);
-  std::size_t common = found;
-  std::size_t length = 0;
+  std::size_t common = 0;
+  std::size_t length = 0;  // 0: nothing begins like the prompt and goes on where nothing was found
   for (const auto& entry : entries_) {
     const std::size_t shared = common_prefix(prompt, entry->tokens);
-    if (shared < entry->tokens.size() && shared > common) {
+    if (shared < entry->tokens.size() && shared >= found && shared > common) {
       common = shared;
       length = entry->tokens.size();
     }
@@ -65,10 +65,10 @@ void PrefixCache::explain(std::span<const Token> prompt, std::size_t most, Match
       if (i >= found && evicted_.contains(hash.value())) evicted = i + 1;
     }
   }
-  if (evicted >= common && evicted > found) {
+  if (evicted > found && evicted >= common) {
     match.miss = CacheMiss::evicted;
     match.note = fmt::format("the state after {} tokens had to make room", evicted);
-  } else if (common > found) {
+  } else if (length > 0) {
     match.miss = CacheMiss::differs;
     match.note = fmt::format("first difference at token {} of a cached prompt of {}", common, length);
   } else if (found == 0) {
