@@ -114,31 +114,37 @@ void PrefixCache::insert(std::span<const Token> tokens, std::shared_ptr<const Sn
   }
 }
 
-double PrefixCache::usefulness(const Entry& entry, bool continued) const {
+std::size_t PrefixCache::freed_by(const Entry& entry) const {
   std::size_t freed = 0;
   for (const MemoryPiece& piece : entry.memory) {
     const Held& held = held_.at(piece.identity);
     if (held.holders == 1) freed += held.bytes;
   }
-  const std::size_t kept = entry.parent == nullptr ? 0 : entry.parent->tokens.size();
-  const auto age = static_cast<double>(requests_ - entry.used + 1);
-  const double value =
-      static_cast<double>(entry.tokens.size() - kept) * (1 + entry.uses) / (static_cast<double>(freed) * age);
-  return continued ? value / 4 : value;
+  return freed;
 }
 
 PrefixCache::Entry* PrefixCache::least_useful() const {
-  std::unordered_set<const Entry*> continued;
+  struct Continuations {
+    int count = 0;       // entries that stand on it directly
+    bool fresh = false;  // one that stands on it was used since
+  };
+  std::unordered_map<const Entry*, Continuations> continuations;
   for (const auto& entry : entries_) {
+    if (entry->parent != nullptr) ++continuations[entry->parent].count;
     for (const Entry* up = entry->parent; up != nullptr; up = up->parent) {
-      if (up->used <= entry->used) continued.insert(up);
+      if (up->used <= entry->used) continuations[up].fresh = true;
     }
   }
   Entry* least = nullptr;
   double least_value = 0;
   for (const auto& entry : entries_) {
     if (entry->snapshot.use_count() > 1) continue;
-    const double value = usefulness(*entry, continued.contains(entry.get()));
+    const std::size_t kept = entry->parent == nullptr ? 0 : entry->parent->tokens.size();
+    const auto age = static_cast<double>(requests_ - entry->used + 1);
+    const Continuations& after = continuations[entry.get()];
+    const double demand = after.count == 1 && after.fresh ? 0.25 : 1 + entry->uses;
+    const double value = static_cast<double>(entry->tokens.size() - kept) * demand /
+                         (static_cast<double>(freed_by(*entry)) * age);
     if (least != nullptr && value >= least_value) continue;
     least = entry.get();
     least_value = value;

@@ -136,20 +136,41 @@ TEST_F(PrefixCacheTest, TheOneThatSavesLittleGoes) {
   EXPECT_EQ(cache.entries(), 3U);
 }
 
-TEST_F(PrefixCacheTest, AnEarlierStateOfAConversationGoesBeforeAnotherConversation) {
-  PrefixCache cache = cache_for(4);
-  // Three turns of a conversation, which goes on from its last one; and another, as old as its first turn.
-  cache.find(counting(5000, 60), 58);
-  insert(cache, counting(5000, 40));
-  for (const int length : {40, 80, 120}) {
-    cache.find(counting(1000, length + 20), length);
-    insert(cache, counting(1000, length));
-  }
-  insert(cache, counting(6000, 40));
-  insert(cache, counting(7000, 40));
+TEST_F(PrefixCacheTest, AnEarlierTurnGoesBeforeAnotherConversation) {
+  // A conversation; three turns of another one, each of which goes on from the one before; and a third one.
+  const auto fill = [&](PrefixCache& cache) {
+    cache.find(counting(5000, 60), 58);
+    insert(cache, counting(5000, 40));
+    FakeBackend backend(1, 1000, std::make_shared<FakeBackend::Record>());
+    for (const int length : {40, 80, 120}) {
+      const std::vector<Token> turn = counting(1000, length);
+      cache.find(turn, length - 2);
+      for (int done = length - 40; done < length; done += 4)
+        backend.prefill(0, std::span(turn).subspan(static_cast<std::size_t>(done), 4), true);
+      cache.insert(turn, backend.snapshot(0));
+    }
+    insert(cache, counting(6000, 40));
+  };
+  PrefixCache all(1 << 20);
+  fill(all);
+  ASSERT_EQ(all.entries(), 5U);
+  PrefixCache cache(all.bytes() - 1);
+  fill(cache);
+  EXPECT_EQ(cache.entries(), 4U);
+  EXPECT_EQ(cache.exactly(counting(1000, 40)), nullptr) << "the turn that was left behind first";
   EXPECT_EQ(cache.longest(counting(5000, 60), 58), 40);
-  EXPECT_EQ(cache.longest(counting(1000, 200), 198), 120) << "where the conversation goes on";
-  EXPECT_LT(cache.longest(counting(1000, 110), 108), 80) << "a turn in the middle made room";
+}
+
+TEST_F(PrefixCacheTest, WhatManyConversationsBeginWithStays) {
+  PrefixCache cache = cache_for(6);
+  const std::vector<Token> system = counting(0, 40);
+  insert(cache, system);
+  for (Token first = 1000; first < 20'000; first += 1000) {
+    const std::vector<Token> conversation = joined({system, counting(first, 16)});
+    EXPECT_EQ(cache.find(conversation, 54).position, 40) << first;
+    insert(cache, conversation);
+  }
+  EXPECT_GT(cache.evictions(), 5U);
 }
 
 TEST_F(PrefixCacheTest, WhatIsHeldElsewhereStays) {
