@@ -87,7 +87,7 @@ class Backend {
   /// Forgets all steps that were submitted and not collected, after a fault; their slots need a reset.
   virtual void abandon() noexcept = 0;
 
-  /// Appends tokens and shows the logits after each of them.
+  /// Appends tokens, with the arithmetic of decoding, and shows the logits after each of them.
   virtual void score(int slot, std::span<const Token> tokens, const LogitsVisitor& visit) = 0;
 
   /// The recurrent state cannot be cut back to an earlier position, so a prefix is reused through snapshots
