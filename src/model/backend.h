@@ -61,8 +61,8 @@ class Backend {
   virtual int prefill_chunk() const = 0;
   /// A sequence that is prefilled from its beginning has the same state and logits, to the bit, however it is
   /// cut into pieces, as long as every piece but the last is a multiple of this many tokens and the last has
-  /// at least as many: so the state at such a cut serves every sequence that begins with the same tokens. At
-  /// most prefill_chunk(), of which it is a divisor.
+  /// at least as many: so the state at such a cut serves every sequence that begins with the same tokens.
+  /// Divides prefill_chunk(), and is at most half of it.
   virtual int prefill_grain() const = 0;
 
   /// Empties a slot: no tokens, zero state.
