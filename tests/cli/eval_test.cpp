@@ -21,6 +21,7 @@ class TableBackend final : public Backend {
   std::string_view device() const override { return "table"; }
   const MemoryPlan& memory() const override { return memory_; }
   int prefill_chunk() const override { return 32; }
+  int prefill_grain() const override { return 1; }
   void reset(int) override { ++resets; }
   int position(int) const override { return 0; }
   void set_sampling(int, const SamplingParams&, std::span<const Token>) override {}
@@ -35,6 +36,8 @@ class TableBackend final : public Backend {
   }
   std::unique_ptr<Snapshot> snapshot(int) override { return nullptr; }
   void restore(int, const Snapshot&) override {}
+  std::string snapshot_format() const override { return "table"; }
+  std::unique_ptr<Snapshot> load_snapshot(std::istream&, const Snapshot*) override { return nullptr; }
 
   int resets = 0;
   std::size_t largest_piece = 0;
