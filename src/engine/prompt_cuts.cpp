@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cassert>
+#include <ranges>
 
 namespace calla {
 namespace {
@@ -27,9 +28,9 @@ std::vector<int> kept_positions(int length, std::span<const int> boundaries, int
   std::sort(candidates.begin(), candidates.end());
 
   std::vector<int> kept{last};
-  for (auto at = candidates.rbegin(); at != candidates.rend(); ++at) {
-    if (*at > 0 && *at != kept.back() && (*at == last_message || kept.back() - *at >= spacing))
-      kept.push_back(*at);
+  for (const int at : std::ranges::reverse_view(candidates)) {
+    if (at > 0 && at != kept.back() && (at == last_message || kept.back() - at >= spacing))
+      kept.push_back(at);
   }
   std::reverse(kept.begin(), kept.end());
   return kept;
