@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cassert>
-#include <ranges>
 
 namespace calla {
 namespace {
@@ -28,7 +27,8 @@ std::vector<int> kept_positions(int length, std::span<const int> boundaries, int
   std::sort(candidates.begin(), candidates.end());
 
   std::vector<int> kept{last};
-  for (const int at : std::ranges::reverse_view(candidates)) {
+  for (std::size_t i = candidates.size(); i-- > 0;) {
+    const int at = candidates[i];
     if (at > 0 && at != kept.back() && (at == last_message || kept.back() - at >= spacing))
       kept.push_back(at);
   }
