@@ -3,8 +3,8 @@
 
 namespace calla::cpu {
 
-/// Bytes a second that `threads` threads read together from memory: the best of several passes over half a
-/// gigabyte, in large pages where the system has them.
+/// Bytes a second that `threads` threads read together from memory: the best of several passes over far
+/// more than the cache holds, in large pages where the system has them.
 double read_bandwidth(int threads);
 
 /// Multiply-adds a second of `threads` threads: 4-bit weights by 8-bit activations that stay in registers,
