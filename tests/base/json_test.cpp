@@ -32,6 +32,20 @@ TEST(Json, TellsAnEmptyTextAndTextThatIsNotUtf8) {
   EXPECT_NE(fault_of("\"\xFF\"").find("is not valid JSON at line 1"), std::string::npos);
 }
 
+TEST(Json, ALoneSurrogateIsReadAsTheReplacementCharacter) {
+  const auto read = [](const std::string& json) { return parse_json(json, "f").get<std::string>(); };
+  EXPECT_EQ(read(R"("a\ud83d")"), "a\uFFFD");
+  EXPECT_EQ(read(R"("\ud83dx\uDE00")"), "\uFFFDx\uFFFD");
+  EXPECT_EQ(read(R"("\ud83d\ude00")"), "\U0001F600") << "a pair is one character";
+  EXPECT_EQ(read(R"("\ud83d\ud83d\ude00")"), "\uFFFD\U0001F600");
+  EXPECT_EQ(read(R"("\ude00\ud83d")"), "\uFFFD\uFFFD");
+  EXPECT_EQ(read(R"("\\ud83d")"), R"(\ud83d)") << "an escaped backslash begins no escape";
+  EXPECT_EQ(read(R"("\ud83d\n")"), "\uFFFD\n");
+  EXPECT_EQ(fault_of(R"("\ud83)"), "f: is not valid JSON at line 1, column 7") << "as before";
+  EXPECT_EQ(fault_of(R"(["\ud83d", x])"), "f: is not valid JSON at line 1, column 12")
+      << "places stay as they are";
+}
+
 TEST(Json, RefusesANumberThatNoDoubleHolds) {
   EXPECT_EQ(fault_of("[1e999]"), "f: holds a number that no double can hold");
   EXPECT_EQ(fault_of("[-1e999]"), "f: holds a number that no double can hold");
