@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <random>
+#include <span>
 #include <utility>
 
 #include <fmt/format.h>
@@ -13,6 +14,7 @@ namespace calla {
 namespace {
 
 constexpr std::string_view think_end = "</think>";
+constexpr std::string_view turn_begin = "<|im_start|>";
 
 /// "call_" and 24 random letters and digits: nobody will see the same one twice.
 std::string fresh_call_id() {
@@ -38,6 +40,23 @@ std::optional<ThinkingBudget> thinking_budget(const ChatRequest& request, const 
     budget.tokens = std::clamp(*request.max_tokens - closing - answer, 0, budget.tokens);
   }
   return budget;
+}
+
+/// Where a turn begins, the first one aside. What a message says never becomes the control token.
+std::vector<int> turn_beginnings(std::span<const Token> prompt, const Tokenizer& tokenizer) {
+  std::vector<int> positions;
+  const std::optional<Token> begin = tokenizer.control_token(turn_begin);
+  for (std::size_t i = 1; i < prompt.size(); ++i) {
+    if (prompt[i] == begin) positions.push_back(static_cast<int>(i));
+  }
+  return positions;
+}
+
+/// Whether the next prompt is likely to hold the reply token for token: its reasoning stays, or it has none.
+/// Between calls of tools the reasoning stays in any case.
+bool reply_stays(const ChatRequest& request, const Prompt& prompt) {
+  return !prompt.starts_in_reasoning || request.options.preserve_thinking ||
+         !request.conversation.tools.empty();
 }
 
 }  // namespace
@@ -77,6 +96,9 @@ ChatStream Chat::start(const ChatRequest& request) const {
   generation.sampling.end_tokens = end_tokens_;
   generation.sampling.top_logprobs = request.top_logprobs;
   generation.max_tokens = request.max_tokens;
+  generation.boundaries = turn_beginnings(generation.prompt, *tokenizer_);
+  generation.reply_continues = reply_stays(request, prompt);
+  generation.side_request = request.side_request;
   if (prompt.starts_in_reasoning) generation.budget = thinking_budget(request, *tokenizer_);
 
   ChatStream stream(*tokenizer_, request, prompt.starts_in_reasoning);
@@ -191,6 +213,7 @@ void ChatStream::finish(const GenerationFinished& finished) {
     ids_.push_back(*finished.end_token);
     ++usage_.completion_tokens;
   }
+  usage_.cached_tokens = finished.cached_tokens;
   end.usage = usage_;
   end.ids = ids_;
   ready_.emplace_back(std::move(end));

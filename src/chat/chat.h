@@ -28,6 +28,7 @@ struct ChatRequest {
   std::optional<int> thinking_budget;  // tokens of reasoning, then it is closed and the answer begins
   std::vector<std::string> stop;       // end the answer; never looked for in the reasoning or in tool calls
   int top_logprobs = -1;               // see SamplingParams
+  bool side_request = false;           // a title or tags: the prefix cache keeps nothing of it
 };
 
 /// A call begins: `id` is unique among all calls this process has made.
@@ -48,6 +49,7 @@ std::string_view name(ChatEnd end);  // as the OpenAI API spells it: "stop"
 
 struct ChatUsage {
   int prompt_tokens = 0;
+  int cached_tokens = 0;      // of those; why not more: ChatFinished::timing.cache_note
   int completion_tokens = 0;  // all that were generated: reasoning and the end token included
   int reasoning_tokens = 0;
 };

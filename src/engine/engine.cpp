@@ -47,8 +47,20 @@ class StreamedGeneration final : public Generation {
 
 }  // namespace
 
-Engine::Engine(std::unique_ptr<Backend> backend)
-    : scheduler_(std::make_unique<Scheduler>(std::move(backend))) {}
+std::string_view name(CacheMiss miss) {
+  constexpr std::array<std::string_view, cache_miss_count> names{"off", "too_short", "empty", "differs",
+                                                                 "evicted"};
+  return names[static_cast<std::size_t>(miss)];
+}
+
+QueueFull::QueueFull(int waiting, Seconds retry_after)
+    : Error("the queue", fmt::format("is full: {} requests wait", waiting),
+            fmt::format("try again in {:.0f} s", retry_after.count())),
+      waiting_(waiting),
+      retry_after_(retry_after) {}
+
+Engine::Engine(std::unique_ptr<Backend> backend, EngineOptions options)
+    : scheduler_(std::make_unique<Scheduler>(std::move(backend), std::move(options))) {}
 Engine::~Engine() = default;
 
 std::unique_ptr<Generation> Engine::start(GenerationRequest request) {
@@ -68,5 +80,6 @@ std::unique_ptr<Generation> Engine::start(GenerationRequest request) {
 int Engine::context() const { return memory().context; }
 const MemoryPlan& Engine::memory() const { return scheduler_->backend().memory(); }
 std::string_view Engine::device() const { return scheduler_->backend().device(); }
+EngineStats Engine::stats() const { return scheduler_->stats(); }
 
 }  // namespace calla

@@ -13,7 +13,8 @@ namespace {
 constexpr std::size_t depth = 2;
 }  // namespace
 
-Engine::Scheduler::Scheduler(std::unique_ptr<Backend> backend) : backend_(std::move(backend)) {
+Engine::Scheduler::Scheduler(std::unique_ptr<Backend> backend, EngineOptions options)
+    : backend_(std::move(backend)), options_(std::move(options)) {
   for (int slot = backend_->memory().slots - 1; slot >= 0; --slot) free_slots_.push_back(slot);
   thread_ = std::thread([this] { run(); });
 }
@@ -38,10 +39,24 @@ std::shared_ptr<EventStream> Engine::Scheduler::enqueue(GenerationRequest reques
   std::shared_ptr<EventStream> stream = job->stream;
   {
     const std::lock_guard lock(mutex_);
+    if (open_ >= backend_->memory().slots + options_.queue_limit) {
+      ++stats_.refused;
+      throw QueueFull(static_cast<int>(waiting_.size()), Seconds(1));
+    }
+    ++open_;
     waiting_.push_back(std::move(job));
   }
   changed_.notify_one();
   return stream;
+}
+
+EngineStats Engine::Scheduler::stats() const {
+  const std::lock_guard lock(mutex_);
+  EngineStats stats = stats_;
+  stats.waiting = static_cast<int>(waiting_.size());
+  stats.slots = backend_->memory().slots;
+  stats.busy = open_ - stats.waiting;
+  return stats;
 }
 
 void Engine::Scheduler::wake() {
@@ -201,6 +216,11 @@ void Engine::Scheduler::finish(Job& job, GenerationEnd end, const std::string& e
   const Clock::time_point now = Clock::now();
   const Clock::time_point started = job.started_at == Clock::time_point{} ? now : job.started_at;
   const Clock::time_point prefilled = job.prefilled_at == Clock::time_point{} ? now : job.prefilled_at;
+  {
+    const std::lock_guard lock(mutex_);
+    --open_;
+    ++stats_.finished[static_cast<std::size_t>(end)];
+  }
   job.stream->push(GenerationFinished{.end = end,
                                       .error = error,
                                       .end_token = job.end_token,

@@ -14,7 +14,7 @@ namespace calla {
 
 class Engine::Scheduler {
  public:
-  explicit Scheduler(std::unique_ptr<Backend> backend);
+  Scheduler(std::unique_ptr<Backend> backend, EngineOptions options);
   ~Scheduler();
   Scheduler(const Scheduler&) = delete;
   Scheduler& operator=(const Scheduler&) = delete;
@@ -23,6 +23,7 @@ class Engine::Scheduler {
   /// Makes the thread look around: a request was cancelled.
   void wake();
   const Backend& backend() const { return *backend_; }
+  EngineStats stats() const;
 
  private:
   using Clock = std::chrono::steady_clock;
@@ -56,15 +57,18 @@ class Engine::Scheduler {
   void fail_all(const std::string& error);
   bool may_step(const Job& job) const;
 
-  std::unique_ptr<Backend> backend_;
+  const std::unique_ptr<Backend> backend_;
+  const EngineOptions options_;
   std::vector<std::unique_ptr<Job>> running_;  // by admission
   std::vector<int> free_slots_;
   std::size_t next_prefill_ = 0;        // whose chunk is next, so that long prompts take turns
   std::deque<std::vector<int>> steps_;  // slots of the steps submitted and not collected, oldest first
 
-  std::mutex mutex_;  // guards the rest
+  mutable std::mutex mutex_;  // guards the rest
   std::condition_variable changed_;
   std::deque<std::unique_ptr<Job>> waiting_;
+  int open_ = 0;  // requests that have not ended
+  EngineStats stats_;
   bool woken_ = false;
   bool closing_ = false;
 
