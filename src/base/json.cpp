@@ -4,6 +4,7 @@
 #include <cerrno>
 #include <charconv>
 #include <fstream>
+#include <limits>
 #include <optional>
 #include <set>
 #include <sstream>
@@ -25,9 +26,17 @@ std::string place(std::string_view text, std::size_t offset) {
   return fmt::format("line {}, column {}", line, column);
 }
 
-void check_depth(std::string_view text, std::string_view where) {
-  int depth = 0;
+/// Before anything is built: how deep values nest, and how many keys an object has.
+void check_shape(std::string_view text, std::string_view where, int key_limit) {
+  struct Open {
+    bool object = false;
+    int commas = 0;
+  };
+  std::vector<Open> open;
   bool in_string = false;
+  const auto refuse = [&](std::string_view what, int limit, std::string_view unit, std::size_t at) {
+    throw Error(where, fmt::format("{} {} {} at {}", what, limit, unit, place(text, at)));
+  };
   for (std::size_t i = 0; i < text.size(); ++i) {
     const char c = text[i];
     if (in_string) {
@@ -36,12 +45,12 @@ void check_depth(std::string_view text, std::string_view where) {
     } else if (c == '"') {
       in_string = true;
     } else if (c == '[' || c == '{') {
-      if (++depth > json_depth_limit) {
-        throw Error(where,
-                    fmt::format("is nested deeper than {} levels at {}", json_depth_limit, place(text, i)));
-      }
-    } else if (c == ']' || c == '}') {
-      --depth;
+      open.push_back({.object = c == '{'});
+      if (open.size() > json_depth_limit) refuse("is nested deeper than", json_depth_limit, "levels", i);
+    } else if ((c == ']' || c == '}') && !open.empty()) {
+      open.pop_back();
+    } else if (c == ',' && !open.empty() && open.back().object && ++open.back().commas >= key_limit) {
+      refuse("has an object of more than", key_limit, "keys", i);
     }
   }
 }
@@ -94,7 +103,6 @@ std::string without_lone_surrogates(std::string_view text, const std::vector<std
 
 template <class Value, class... Callback>
 Value parse(std::string_view text, std::string_view where, Callback&&... callback) {
-  check_depth(text, where);
   if (const std::vector<std::size_t> places = lone_surrogates(text); !places.empty()) {
     return parse<Value>(without_lone_surrogates(text, places), where, std::forward<Callback>(callback)...);
   }
@@ -122,9 +130,13 @@ std::string cut(std::string text, std::size_t limit) {
 }
 }  // namespace
 
-Json parse_json(std::string_view text, std::string_view where) { return parse<Json>(text, where); }
+Json parse_json(std::string_view text, std::string_view where) {
+  check_shape(text, where, json_key_limit);
+  return parse<Json>(text, where);
+}
 
 nlohmann::json parse_json_unique(std::string_view text, std::string_view where) {
+  check_shape(text, where, std::numeric_limits<int>::max());
   using Event = nlohmann::json::parse_event_t;
   std::vector<std::set<std::string>> keys;  // of each object that is open
   return parse<nlohmann::json>(text, where, [&](int, Event event, nlohmann::json& parsed) {

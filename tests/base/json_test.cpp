@@ -3,6 +3,7 @@
 #include <functional>
 #include <string>
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include "base/error.h"
@@ -60,6 +61,21 @@ TEST(Json, RefusesNestingBeyondTheLimitAtAnyDepth) {
   std::string objects;
   for (int i = 0; i < 1000; ++i) objects += "{\"a\":";
   EXPECT_NE(fault_of(objects).find("nested deeper"), std::string::npos);
+}
+
+TEST(Json, RefusesAnObjectOfTooManyKeys) {
+  const auto object = [](int keys) {
+    std::string text = "{\"k0\":[0,0]";
+    for (int i = 1; i < keys; ++i) text += fmt::format(",\"k{}\":0", i);
+    return text + "}";
+  };
+  EXPECT_EQ(fault_of(object(json_key_limit)), "no error");
+  EXPECT_NE(fault_of(object(json_key_limit + 1)).find("has an object of more than 10000 keys"), std::string::npos);
+  EXPECT_EQ(message_of([&] { parse_json_unique(object(json_key_limit + 1), "f"); }), "no error")
+      << "sorted keys are found quickly";
+  std::string array = "[0";
+  for (int i = 0; i < 2 * json_key_limit; ++i) array += ",0";
+  EXPECT_EQ(fault_of(array + "]"), "no error") << "an array may be long";
 }
 
 TEST(Json, CountsNoBracketsInsideStrings) {
