@@ -5,6 +5,7 @@ find_package(fmt 9 REQUIRED)
 find_package(CLI11 2.1 REQUIRED)
 find_package(Boost 1.74 REQUIRED)  # headers alone: Asio and Beast
 find_package(spdlog 1.10 REQUIRED)
+find_package(ZLIB REQUIRED)
 if(APPLE AND NOT ICU_ROOT)
   # Homebrew keeps ICU apart from the system's, which has no headers.
   execute_process(COMMAND brew --prefix icu4c OUTPUT_VARIABLE ICU_ROOT OUTPUT_STRIP_TRAILING_WHITESPACE ERROR_QUIET)

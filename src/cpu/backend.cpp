@@ -13,6 +13,7 @@
 #include "base/error.h"
 #include "cpu/forward.h"
 #include "model/sampler.h"
+#include "model/snapshot_stream.h"
 
 namespace calla::cpu {
 namespace {
@@ -22,6 +23,11 @@ namespace {
 constexpr int chunk = 512;
 // Up to here a pass is bound by reading the weights, and exact activations cost nothing.
 constexpr int few_rows = 8;
+// A row's result depends on its pass in three ways only: whether the pass has few rows, which of a pair of
+// tokens it is in the recurrent scan, and which rows share its tile of 8 in attention. Pieces of 16 leave all
+// three alone.
+constexpr int grain = 16;
+static_assert(grain > few_rows && grain % 8 == 0 && chunk % grain == 0);
 constexpr int scored_rows = 32;  // logits held at once while scoring
 
 class CpuSnapshot final : public Snapshot {
@@ -36,9 +42,34 @@ class CpuSnapshot final : public Snapshot {
     std::memcpy(windows_.data(), sequence.windows.data(), windows_.size());
   }
 
+  /// Reads what save() has written for a sequence like `like`.
+  CpuSnapshot(std::istream& in, const CpuSnapshot* base, const Sequence& like, int context, int vocabulary)
+      : kv_(like.kv.share(0)),
+        states_(like.states.size()),
+        windows_(like.windows.size()),
+        logits_(static_cast<std::size_t>(vocabulary)) {
+    const SavedSpan saved = read_span(in, base == nullptr ? 0 : base->position_, context);
+    position_ = saved.position;
+    if (base != nullptr) kv_ = base->kv_.share(whole_blocks(saved.from) * kv_block_positions);
+    kv_.load(in, kv_blocks(position_));
+    read_values(in, std::span(states_.data(), states_.size()));
+    read_values(in, std::span(windows_.data(), windows_.size()));
+    read_values(in, std::span(logits_));
+  }
+
   int position() const override { return position_; }
-  std::size_t bytes() const override {
-    return kv_.bytes() + states_.size() + windows_.size() + logits_.size() * sizeof(float);
+  std::vector<MemoryPiece> memory() const override {
+    std::vector<MemoryPiece> pieces{
+        {this, states_.size() + windows_.size() + logits_.size() * sizeof(float)}};
+    kv_.add_memory(pieces);
+    return pieces;
+  }
+  void save(std::ostream& out, int from) const override {
+    write_span(out, {from, position_});
+    kv_.save(out, whole_blocks(from));
+    write_values(out, std::span<const std::byte>(states_.data(), states_.size()));
+    write_values(out, std::span<const std::byte>(windows_.data(), windows_.size()));
+    write_values(out, std::span<const float>(logits_));
   }
 
   void restore(Sequence& sequence, std::span<float> logits) const {
@@ -50,7 +81,10 @@ class CpuSnapshot final : public Snapshot {
   }
 
  private:
-  int position_;
+  /// Blocks that a sequence of some positions never changes again.
+  static int whole_blocks(int positions) { return positions / kv_block_positions; }
+
+  int position_ = 0;
   KvCache kv_;
   Region states_;
   Region windows_;
@@ -77,6 +111,7 @@ class CpuBackend final : public Backend {
   std::string_view device() const override { return device_; }
   const MemoryPlan& memory() const override { return memory_; }
   int prefill_chunk() const override { return chunk; }
+  int prefill_grain() const override { return grain; }
 
   void reset(int slot) override {
     Slot& s = at(slot);
@@ -102,10 +137,15 @@ class CpuBackend final : public Backend {
   void prefill(int slot, std::span<const Token> tokens, bool last) override {
     append_drawn(std::span(&slot, 1));
     Slot& s = at(slot);
-    for (std::size_t done = 0; done < tokens.size(); done += chunk) {
-      const auto piece = tokens.subspan(done, std::min<std::size_t>(chunk, tokens.size() - done));
+    for (std::size_t done = 0; done < tokens.size();) {
+      const std::size_t rest = tokens.size() - done;
+      // The last pass has at least a grain, so that many tokens at once are as many in pieces.
+      const bool leaves_too_few = rest > chunk && rest < chunk + grain;
+      const auto piece =
+          tokens.subspan(done, leaves_too_few ? chunk - grain : std::min<std::size_t>(chunk, rest));
       append(s, piece);
-      if (last && done + piece.size() == tokens.size()) {
+      done += piece.size();
+      if (last && done == tokens.size()) {
         const int row = static_cast<int>(piece.size()) - 1;
         logits(std::span(&row, 1), std::span(&s.logits, 1));
       }
@@ -172,6 +212,15 @@ class CpuBackend final : public Backend {
                                                        std::span(s.logits, std::size_t{S.vocabulary}));
     s.drawn.reset();
     s.ended = false;
+  }
+
+  std::string snapshot_format() const override {
+    return fmt::format("CPU {}, {} layers, form 1", best_kernels().name, shape_.layers);
+  }
+
+  std::unique_ptr<Snapshot> load_snapshot(std::istream& in, const Snapshot* base) override {
+    return std::make_unique<CpuSnapshot>(in, dynamic_cast<const CpuSnapshot*>(base), slots_.front().sequence,
+                                         memory_.context, S.vocabulary);
   }
 
  private:

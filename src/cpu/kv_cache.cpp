@@ -3,6 +3,8 @@
 #include <bit>
 #include <cstring>
 
+#include "model/snapshot_stream.h"
+
 namespace calla::cpu {
 namespace {
 
@@ -36,6 +38,23 @@ KvCache KvCache::share(int position) const {
   KvCache copy(heads_);
   copy.blocks_.assign(blocks_.begin(), blocks_.begin() + kv_blocks(position));
   return copy;
+}
+
+void KvCache::add_memory(std::vector<MemoryPiece>& pieces) const {
+  for (const auto& block : blocks_) pieces.push_back({block.get(), kv_block_bytes(heads_)});
+}
+
+void KvCache::save(std::ostream& out, int first) const {
+  for (auto block = static_cast<std::size_t>(first); block < blocks_.size(); ++block)
+    write_values(out, std::span<const std::byte>(blocks_[block]->data(), kv_block_bytes(heads_)));
+}
+
+void KvCache::load(std::istream& in, int count) {
+  while (blocks_.size() < static_cast<std::size_t>(count)) {
+    auto block = std::make_shared<Region>(kv_block_bytes(heads_));
+    read_values(in, std::span<std::byte>(block->data(), kv_block_bytes(heads_)));
+    blocks_.push_back(std::move(block));
+  }
 }
 
 void KvCache::store(int position, int head, std::span<const float> key, std::span<const float> value) const {

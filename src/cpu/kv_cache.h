@@ -8,11 +8,13 @@
 //   values  [16 blocks of 32 positions][16 chunks of 16 dims][16 pairs of positions][16 dims][2]
 #pragma once
 #include <cstdint>
+#include <iosfwd>
 #include <memory>
 #include <span>
 #include <vector>
 
 #include "cpu/memory.h"
+#include "model/backend.h"
 #include "model/shape.h"
 
 namespace calla::cpu {
@@ -44,6 +46,14 @@ class KvCache {
 
   /// Blocks held, in bytes.
   std::size_t bytes() const { return blocks_.size() * kv_block_bytes(heads_); }
+  /// The same block by block: caches that share a block name the same memory.
+  void add_memory(std::vector<MemoryPiece>& pieces) const;
+
+  /// Writes the blocks from index `first` on.
+  void save(std::ostream& out, int first) const;
+  /// Appends blocks that save() has written, up to `count` in all. Throws Error when the stream ends early or
+  /// memory is refused.
+  void load(std::istream& in, int count);
 
   std::uint16_t* keys(int block, int head) const { return at(block, head, 0); }
   std::uint16_t* values(int block, int head) const { return at(block, head, 1); }

@@ -11,10 +11,14 @@ namespace {
 // Steps submitted and not collected: one more than the one whose tokens are being handled, so that the device
 // never waits.
 constexpr std::size_t depth = 2;
+
+// Of what QueueFull says.
+constexpr Seconds shortest_wait{1};
+constexpr Seconds longest_wait{600};
 }  // namespace
 
 Engine::Scheduler::Scheduler(std::unique_ptr<Backend> backend, EngineOptions options)
-    : backend_(std::move(backend)), options_(std::move(options)) {
+    : backend_(std::move(backend)), options_(std::move(options)), kept_(*backend_, options_) {
   for (int slot = backend_->memory().slots - 1; slot >= 0; --slot) free_slots_.push_back(slot);
   thread_ = std::thread([this] { run(); });
 }
@@ -39,9 +43,12 @@ std::shared_ptr<EventStream> Engine::Scheduler::enqueue(GenerationRequest reques
   std::shared_ptr<EventStream> stream = job->stream;
   {
     const std::lock_guard lock(mutex_);
-    if (open_ >= backend_->memory().slots + options_.queue_limit) {
+    const int slots = backend_->memory().slots;
+    if (open_ >= slots + options_.queue_limit) {
       ++stats_.refused;
-      throw QueueFull(static_cast<int>(waiting_.size()), Seconds(1));
+      const auto waiting = static_cast<int>(waiting_.size());
+      throw QueueFull(waiting,
+                      std::clamp(usual_service_ * (waiting + 1) / slots, shortest_wait, longest_wait));
     }
     ++open_;
     waiting_.push_back(std::move(job));
@@ -72,11 +79,12 @@ void Engine::Scheduler::run() {
     try {
       begin_admitted();
       drop_cancelled();
-      prefill_one_chunk();
+      prefill_one_piece();
       close_thinking();
       const bool submitted = submit_step();
       if (steps_.size() == depth || (!steps_.empty() && !submitted)) collect_step();
       release_finished();
+      if (running_.empty()) read_ahead();
     } catch (const std::exception& fault) {
       fail_all(fault.what());
     }
@@ -86,12 +94,20 @@ void Engine::Scheduler::run() {
 }
 
 bool Engine::Scheduler::admit() {
-  std::vector<std::unique_ptr<Job>> gone;
+  bool arrived = false;
   {
     std::unique_lock lock(mutex_);
-    changed_.wait(lock, [&] { return closing_ || woken_ || !running_.empty() || !waiting_.empty(); });
+    changed_.wait(lock, [&] {
+      return closing_ || woken_ || !running_.empty() || !waiting_.empty() || !ahead_.empty();
+    });
     if (closing_) return false;
     woken_ = false;
+    arrived = !waiting_.empty();
+  }
+  if (arrived) pause_reading_ahead();
+  std::vector<std::unique_ptr<Job>> gone;
+  {
+    const std::lock_guard lock(mutex_);
     for (auto& job : waiting_) {
       if (job->stream->cancelled()) {
         gone.push_back(std::move(job));
@@ -125,41 +141,31 @@ void Engine::Scheduler::drop_cancelled() {
   release_finished();
 }
 
-void Engine::Scheduler::prefill_one_chunk() {
-  for (std::size_t i = 0; i < running_.size(); ++i) {
-    const std::size_t turn = (next_prefill_ + i) % running_.size();
-    Job& job = *running_[turn];
-    const std::span<const Token> prompt = job.request.prompt;
-    if (job.read == prompt.size()) continue;
-    const std::size_t count =
-        std::min(prompt.size() - job.read, static_cast<std::size_t>(backend_->prefill_chunk()));
-    const bool last = job.read + count == prompt.size();
-    backend_->prefill(job.slot, prompt.subspan(job.read, count), last);
-    job.read += count;
-    job.stream->push(PromptProgress{static_cast<int>(job.read), static_cast<int>(prompt.size())});
-    if (last) job.prefilled_at = Clock::now();
-    next_prefill_ = turn + 1;
-    return;
-  }
+bool Engine::Scheduler::answering() const {
+  return std::any_of(running_.begin(), running_.end(), [](const auto& job) { return !job->reading(); });
 }
 
 bool Engine::Scheduler::may_step(const Job& job) const {
-  if (job.read < job.request.prompt.size() || job.end_token || job.submitted == job.limit) return false;
+  if (job.reading() || job.end_token || job.submitted == job.limit) return false;
   // Whether the reasoning has ended by itself is known only when all its tokens are here.
   return !(job.thinking && job.submitted >= job.request.budget->tokens);
 }
 
 void Engine::Scheduler::close_thinking() {
   for (const auto& job : running_) {
-    const bool due = job->thinking && !job->end_token && job->read == job->request.prompt.size() &&
-                     job->in_flight == 0 && job->submitted >= job->request.budget->tokens &&
-                     job->submitted < job->limit;
+    const bool due = job->thinking && !job->end_token && !job->reading() && job->in_flight == 0 &&
+                     job->submitted >= job->request.budget->tokens && job->submitted < job->limit;
     if (!due) continue;
     const std::vector<Token>& closing = job->request.budget->closing;
     const auto count = std::min(static_cast<int>(closing.size()), job->limit - job->submitted);
     const auto appended = std::span(closing).first(static_cast<std::size_t>(count));
     backend_->prefill(job->slot, appended, true);
     for (const Token token : appended) job->stream->push(GeneratedToken{.token = token, .forced = true});
+    job->reply.insert(job->reply.end(), appended.begin(), appended.end());
+    {
+      const std::lock_guard lock(mutex_);
+      stats_.generated_tokens += appended.size();
+    }
     job->submitted += count;
     job->thinking = false;
   }
@@ -174,13 +180,23 @@ bool Engine::Scheduler::submit_step() {
     ++job->in_flight;
   }
   if (slots.empty()) return false;
+  const Clock::time_point begin = Clock::now();
   backend_->submit(slots);
   steps_.push_back(std::move(slots));
+  const std::lock_guard lock(mutex_);
+  stats_.decode += Clock::now() - begin;
   return true;
 }
 
 void Engine::Scheduler::collect_step() {
+  const Clock::time_point begin = Clock::now();
   const std::vector<SampledToken> tokens = backend_->collect();
+  {
+    const std::lock_guard lock(mutex_);
+    stats_.decode += Clock::now() - begin;
+    ++stats_.steps;
+    stats_.generated_tokens += tokens.size();
+  }
   const auto job_of = [&](int slot) -> Job& {
     return **std::find_if(running_.begin(), running_.end(),
                           [&](const auto& job) { return job->slot == slot; });
@@ -193,6 +209,7 @@ void Engine::Scheduler::collect_step() {
       job.end_token = sampled.token;
       continue;
     }
+    job.reply.push_back(sampled.token);
     if (job.thinking && sampled.token == job.request.budget->end) job.thinking = false;
     job.stream->push(GeneratedToken{sampled.token, false, sampled.logprob, sampled.top_logprobs});
   }
@@ -204,6 +221,7 @@ void Engine::Scheduler::release_finished() {
     const bool cancelled = job->stream->cancelled();
     if (!cancelled && !job->end_token && job->submitted < job->limit) continue;
     free_slots_.push_back(job->slot);
+    if (!cancelled || job->end_token) remember_reply(*job);
     finish(*job, job->end_token ? GenerationEnd::stop
                  : cancelled    ? GenerationEnd::cancelled
                                 : GenerationEnd::length);
@@ -219,11 +237,14 @@ void Engine::Scheduler::finish(Job& job, GenerationEnd end, const std::string& e
   {
     const std::lock_guard lock(mutex_);
     --open_;
-    ++stats_.finished[static_cast<std::size_t>(end)];
+    ++stats_.finished.at(static_cast<std::size_t>(end));
+    if (job.slot >= 0) usual_service_ = 0.8 * usual_service_ + 0.2 * Seconds(now - started);
   }
   job.stream->push(GenerationFinished{.end = end,
                                       .error = error,
                                       .end_token = job.end_token,
+                                      .cached_tokens = job.cached,
+                                      .cache_note = job.cache_note,
                                       .queued = started - job.queued_at,
                                       .prefill = prefilled - started,
                                       .decode = now - prefilled});
@@ -235,6 +256,8 @@ void Engine::Scheduler::fail_all(const std::string& error) {
     finish(*job, GenerationEnd::failed, error);
   }
   running_.clear();
+  if (!ahead_.empty() && ahead_.back().slot >= 0) free_slots_.push_back(ahead_.back().slot);
+  ahead_.clear();
   backend_->abandon();
   steps_.clear();
 }

@@ -5,9 +5,12 @@
 // sampling state. Slots do not influence each other: a sequence's tokens are the same whatever runs beside
 // it.
 #pragma once
+#include <cstddef>
 #include <functional>
+#include <iosfwd>
 #include <memory>
 #include <span>
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -17,12 +20,26 @@
 
 namespace calla {
 
+/// Memory that a snapshot holds; the same identity in two snapshots is the same memory.
+struct MemoryPiece {
+  const void* identity = nullptr;
+  std::size_t bytes = 0;
+};
+
 /// The state of a slot at one position, to go on from there later, in any slot of the same backend.
 class Snapshot {
  public:
   virtual ~Snapshot() = default;
   virtual int position() const = 0;
-  virtual std::size_t bytes() const = 0;
+  /// All that it holds: snapshots of one sequence may share the keys and values of what they have in common.
+  virtual std::vector<MemoryPiece> memory() const = 0;
+  /// Writes what Backend::load_snapshot needs besides a snapshot of the sequence's first `from` tokens; 0:
+  /// everything. May be called on any thread, whatever the backend is doing; the last owner of a snapshot,
+  /// though, is the backend's thread. Whether the stream took it is the caller's to look after.
+  virtual void save(std::ostream& out, int from) const = 0;
+
+  /// The sum of memory().
+  std::size_t bytes() const;
 };
 
 /// Called with the index of a token among those given and the logits after it, [vocabulary], valid during the
@@ -42,6 +59,11 @@ class Backend {
   /// The number of tokens that prefill likes to take at once: a longer prompt is best given in pieces of this
   /// size, so that a caller can turn to other work between them.
   virtual int prefill_chunk() const = 0;
+  /// A sequence that is prefilled from its beginning has the same state and logits, to the bit, however it is
+  /// cut into pieces, as long as every piece but the last is a multiple of this many tokens and the last has
+  /// at least as many: so the state at such a cut serves every sequence that begins with the same tokens. At
+  /// most prefill_chunk(), of which it is a divisor.
+  virtual int prefill_grain() const = 0;
 
   /// Empties a slot: no tokens, zero state.
   virtual void reset(int slot) = 0;
@@ -73,6 +95,13 @@ class Backend {
   virtual std::unique_ptr<Snapshot> snapshot(int slot) = 0;
   /// Puts a slot into the state of a snapshot of this backend.
   virtual void restore(int slot, const Snapshot& snapshot) = 0;
+
+  /// Names the form of saved snapshots and the arithmetic behind them, on one line: one saved under another
+  /// name, or with other weights, must not be loaded.
+  virtual std::string snapshot_format() const = 0;
+  /// Reads what Snapshot::save has written. `base` is a snapshot of the first `from` tokens, and null where
+  /// `from` was 0. Throws Error when the stream ends early or holds something else.
+  virtual std::unique_ptr<Snapshot> load_snapshot(std::istream& in, const Snapshot* base) = 0;
 };
 
 }  // namespace calla

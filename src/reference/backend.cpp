@@ -6,7 +6,10 @@
 #include <optional>
 #include <utility>
 
+#include <fmt/format.h>
+
 #include "model/sampler.h"
+#include "model/snapshot_stream.h"
 #include "reference/forward.h"
 
 namespace calla::reference {
@@ -20,17 +23,55 @@ class ReferenceSnapshot final : public Snapshot {
  public:
   ReferenceSnapshot(SequenceState<S> state, std::vector<float> logits)
       : state_(std::move(state)), logits_(std::move(logits)) {}
+  /// Reads what save() has written, with a state of as many layers.
+  ReferenceSnapshot(std::istream& in, const ReferenceSnapshot* base, int layers, int context)
+      : state_(base == nullptr ? SequenceState<S>(layers) : base->state_), logits_(S.vocabulary) {
+    const SavedSpan saved = read_span(in, state_.position, context);
+    state_.position = saved.position;
+    for (KvCache& layer : state_.attention) {
+      layer.keys.resize(kv_floats(saved.position));
+      layer.values.resize(kv_floats(saved.position));
+      read_values(in, std::span(layer.keys).subspan(kv_floats(saved.from)));
+      read_values(in, std::span(layer.values).subspan(kv_floats(saved.from)));
+    }
+    for (DeltaState& layer : state_.delta) {
+      read_values(in, std::span(layer.recurrent));
+      read_values(in, std::span(layer.window));
+    }
+    read_values(in, std::span(logits_));
+  }
+
   int position() const override { return state_.position; }
-  std::size_t bytes() const override {
-    std::size_t floats = logits_.size() + state_.mtp.keys.size() + state_.mtp.values.size();
+  std::vector<MemoryPiece> memory() const override {
+    std::size_t floats = logits_.size();
     for (const KvCache& layer : state_.attention) floats += layer.keys.size() + layer.values.size();
     for (const DeltaState& layer : state_.delta) floats += layer.recurrent.size() + layer.window.size();
-    return floats * sizeof(float);
+    return {{this, floats * sizeof(float)}};
+  }
+  // The state of the MTP layer stays behind: this backend does not run it.
+  void save(std::ostream& out, int from) const override {
+    write_span(out, {from, state_.position});
+    for (const KvCache& layer : state_.attention) {
+      write_values(out, std::span(layer.keys).subspan(kv_floats(from)));
+      write_values(out, std::span(layer.values).subspan(kv_floats(from)));
+    }
+    for (const DeltaState& layer : state_.delta) {
+      write_values(out, std::span(layer.recurrent));
+      write_values(out, std::span(layer.window));
+    }
+    std::vector<float> logits = logits_;
+    logits.resize(S.vocabulary);
+    write_values(out, std::span<const float>(logits));
   }
   const SequenceState<S>& state() const { return state_; }
   const std::vector<float>& logits() const { return logits_; }
 
  private:
+  /// Of the keys, or values, of one layer.
+  static std::size_t kv_floats(int positions) {
+    return static_cast<std::size_t>(positions) * static_cast<std::size_t>(S.kv_dim());
+  }
+
   SequenceState<S> state_;
   std::vector<float> logits_;
 };
@@ -46,6 +87,8 @@ class ReferenceBackend final : public Backend {
   std::string_view device() const override { return device_name; }
   const MemoryPlan& memory() const override { return memory_; }
   int prefill_chunk() const override { return chunk; }
+  // Token by token, one row at a time: any cut will do. A few tokens at once are worth the trip.
+  int prefill_grain() const override { return 8; }
 
   void reset(int slot) override { at(slot) = Slot(layers()); }
 
@@ -119,6 +162,15 @@ class ReferenceBackend final : public Backend {
     s.logits = saved.logits();
     s.drawn.reset();
     s.ended = false;
+  }
+
+  std::string snapshot_format() const override {
+    return fmt::format("reference, {} layers, form 1", layers());
+  }
+
+  std::unique_ptr<Snapshot> load_snapshot(std::istream& in, const Snapshot* base) override {
+    return std::make_unique<ReferenceSnapshot<S>>(in, dynamic_cast<const ReferenceSnapshot<S>*>(base),
+                                                  layers(), memory_.context);
   }
 
  private:

@@ -129,6 +129,22 @@ TEST(CpuBackend, SnapshotsShareTheCacheOfAPrefix) {
   EXPECT_EQ(decode(*b, 1, 6), expected);
 }
 
+TEST(CpuBackend, SnapshotsOfOneSequenceShareFullBlocks) {
+  const auto b = make(demo, test::demo_weights(), 1, 2000, 2);
+  const std::vector<Token> tokens = long_prompt(1040);
+  const auto pieces_at = [&](std::size_t from, std::size_t to) {
+    b->prefill(0, std::span(tokens).subspan(from, to - from), true);
+    return b->snapshot(0);
+  };
+  b->reset(0);
+  const auto first = pieces_at(0, 528);
+  const auto second = pieces_at(528, 1040);
+  ASSERT_EQ(first->memory().size(), 1U + 2) << "states, and blocks of 512 positions";
+  ASSERT_EQ(second->memory().size(), 1U + 3);
+  EXPECT_EQ(first->memory()[1].identity, second->memory()[1].identity) << "positions 0 to 511";
+  EXPECT_NE(first->memory()[2].identity, second->memory()[2].identity) << "copied when it went on";
+}
+
 TEST(CpuBackend, DamagedWeightsAreAnErrorAndNotAnAnswer) {
   Weights weights = test::demo_weights();
   weights.layers[2].input_norm[5] = std::nanf("");

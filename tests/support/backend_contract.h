@@ -5,8 +5,10 @@
 #include <algorithm>
 #include <array>
 #include <functional>
+#include <map>
 #include <memory>
 #include <span>
+#include <sstream>
 #include <vector>
 
 #include <gtest/gtest.h>
@@ -200,6 +202,110 @@ TEST_P(BackendContract, ALongPromptIsTheSumOfItsPieces) {
   }
   EXPECT_EQ(b->position(0), 120);
   EXPECT_EQ(decode(*b, 0, 4), decode(*b, 1, 4));
+}
+
+/// The prefix cache stands on this: the state at a cut is the same to the bit whatever the pieces before it
+/// and whatever follows, and so are the logits at the end.
+TEST_P(BackendContract, CutsAtTheGrainChangeNoBit) {
+  const auto b = backend(2, 1400);
+  const int grain = b->prefill_grain();
+  ASSERT_LE(grain, b->prefill_chunk());
+  ASSERT_EQ(b->prefill_chunk() % grain, 0);
+  const int length = std::min(2 * b->prefill_chunk() + 3 * grain - 1, 1200);
+  const std::vector<Token> tokens = long_prompt(length);
+  const std::vector<Token> probe{17, 18};
+  const auto final_logits = [&](const std::vector<int>& grains) {
+    b->reset(1);
+    b->set_sampling(1, {.temperature = 0}, tokens);
+    std::size_t done = 0;
+    for (std::size_t i = 0; length - static_cast<int>(done) >= 2 * grain; ++i) {
+      const int most = (length - static_cast<int>(done)) / grain - 1;
+      const auto piece = static_cast<std::size_t>(std::min(grains[i % grains.size()], most) * grain);
+      b->prefill(1, std::span(tokens).subspan(done, piece), false);
+      done += piece;
+    }
+    b->prefill(1, std::span(tokens).subspan(done), true);
+    EXPECT_EQ(b->position(1), length);
+    return scores(*b, 1, probe);
+  };
+  begin(*b, 0, tokens);
+  const auto whole = scores(*b, 0, probe);
+  const int chunk = b->prefill_chunk() / grain;
+  EXPECT_EQ(final_logits({1}), whole);
+  EXPECT_EQ(final_logits({chunk}), whole);
+  EXPECT_EQ(final_logits({3, 1, std::max(1, chunk - 1), 2}), whole);
+
+  // A snapshot at a cut of a shorter sequence serves a longer one.
+  b->reset(0);
+  b->prefill(0, std::span(tokens).first(static_cast<std::size_t>(grain)), false);
+  b->prefill(0, std::span(tokens).subspan(static_cast<std::size_t>(grain), static_cast<std::size_t>(grain)),
+             true);
+  const auto snapshot = b->snapshot(0);
+  b->reset(1);
+  b->set_sampling(1, {.temperature = 0}, tokens);
+  b->restore(1, *snapshot);
+  b->prefill(1, std::span(tokens).subspan(static_cast<std::size_t>(2 * grain)), true);
+  EXPECT_EQ(scores(*b, 1, probe), whole);
+}
+
+TEST_P(BackendContract, SnapshotsComeBackFromAStream) {
+  const auto b = backend(2, 1400);
+  const std::vector<Token> tokens = long_prompt(560);
+  const auto snapshot_at = [&](std::size_t from, std::size_t to) {
+    b->prefill(0, std::span(tokens).subspan(from, to - from), true);
+    return b->snapshot(0);
+  };
+  b->reset(0);
+  b->set_sampling(0, {.temperature = 0}, {});
+  const auto first = snapshot_at(0, 528);
+  const auto second = snapshot_at(528, 560);
+  const std::vector<Token> expected = decode(*b, 0, 5);
+
+  std::stringstream whole;
+  first->save(whole, 0);
+  std::stringstream more;
+  second->save(more, 528);
+  EXPECT_LT(more.str().size(), whole.str().size()) << "only what the first does not hold";
+  const auto loaded_first = b->load_snapshot(whole, nullptr);
+  EXPECT_EQ(loaded_first->position(), 528);
+  EXPECT_EQ(loaded_first->bytes(), first->bytes());
+  const auto loaded = b->load_snapshot(more, loaded_first.get());
+  EXPECT_EQ(loaded->position(), 560);
+  b->set_sampling(1, {.temperature = 0}, {});
+  b->restore(1, *loaded);
+  EXPECT_EQ(decode(*b, 1, 5), expected);
+  EXPECT_EQ(scores(*b, 1, tokens), scores(*b, 0, tokens)) << "to the bit";
+
+  // What does not fit is an error and not a state.
+  std::stringstream cut(whole.str().substr(0, whole.str().size() - 1));
+  EXPECT_NE(message_of([&] { b->load_snapshot(cut, nullptr); }), "no error");
+  std::stringstream without_base(more.str());
+  EXPECT_NE(message_of([&] { b->load_snapshot(without_base, nullptr); }), "no error");
+  std::stringstream wrong_base(more.str());
+  EXPECT_NE(message_of([&] { b->load_snapshot(wrong_base, second.get()); }), "no error");
+  EXPECT_FALSE(b->snapshot_format().empty());
+}
+
+TEST_P(BackendContract, WhatSnapshotsHoldIsCountedPieceByPiece) {
+  const auto b = backend(1, 1400);
+  const std::vector<Token> tokens = long_prompt(1200);
+  b->reset(0);
+  std::map<const void*, std::size_t> held;
+  std::size_t sum = 0;
+  std::vector<std::unique_ptr<Snapshot>> snapshots;
+  for (std::size_t done = 0; done < tokens.size(); done += 400) {
+    b->prefill(0, std::span(tokens).subspan(done, 400), true);
+    snapshots.push_back(b->snapshot(0));
+    sum += snapshots.back()->bytes();
+    for (const MemoryPiece& piece : snapshots.back()->memory()) {
+      const auto [at, fresh] = held.emplace(piece.identity, piece.bytes);
+      EXPECT_TRUE(fresh || at->second == piece.bytes) << "the same memory has the same size";
+    }
+  }
+  std::size_t distinct = 0;
+  for (const auto& [identity, bytes] : held) distinct += bytes;
+  EXPECT_LE(distinct, sum);
+  EXPECT_GE(distinct, snapshots.size() * 4U * 6 * 8 * 128 * 128) << "each has a recurrent state of its own";
 }
 
 }  // namespace calla::test
