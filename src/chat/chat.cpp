@@ -134,9 +134,21 @@ ChatStream Chat::start(const ChatRequest& request) const {
                     request.stop, request.top_logprobs >= 0);
   stream.single_call_ = request.tool_use.single_call;
   if (request.tool_use.kind == ToolUse::Kind::required) {
-    for (const Token token : tokenizer_->encode(call_opening(request), Tokenizer::ControlTokens::recognised)) {
-      generation.prompt.push_back(token);
-      stream.read(token);
+    const std::string opening = call_opening(request);
+    const auto encode = [&](std::string_view text) {
+      return tokenizer_->encode(text, Tokenizer::ControlTokens::recognised);
+    };
+    if (prompt.starts_in_reasoning) {
+      constexpr std::string_view closing = "\n</think>";
+      generation.opening = AnswerOpening{.after = tokenizer_->control_token(think_end).value(),
+                                         .closing = encode(closing),
+                                         .tokens = encode("\n\n" + opening)};
+      if (generation.budget) generation.budget->closing = generation.opening->closing;
+    } else {
+      for (const Token token : encode(opening)) {
+        generation.prompt.push_back(token);
+        stream.read(token);
+      }
     }
   }
   stream.start(*engine_, std::move(generation));

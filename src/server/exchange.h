@@ -10,12 +10,12 @@ namespace calla::server {
 using Headers = std::vector<std::pair<std::string, std::string>>;
 
 struct HttpRequest {
-  std::string method;
-  std::string path;   // as sent, without the query
-  std::string query;  // behind the question mark
-  Headers headers;    // names in lower case
-  std::string body;
-  std::string peer;  // the client's address
+  std::string method = {};
+  std::string path = {};   // as sent, without the query
+  std::string query = {};  // behind the question mark
+  Headers headers = {};    // names in lower case
+  std::string body = {};
+  std::string peer = {};  // the client's address
 
   /// A header by its name in lower case; empty where it was not sent.
   std::string_view header(std::string_view name) const;

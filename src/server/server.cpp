@@ -52,7 +52,7 @@ void Server::start() { http_.start(options_.host, options_.port); }
 
 std::string Server::url() const {
   const bool six = options_.host.find(':') != std::string::npos;
-  return fmt::format(six ? "http://[{}]:{}" : "http://{}:{}", options_.host, http_.port());
+  return fmt::format("http://{}:{}", six ? "[" + options_.host + "]" : options_.host, http_.port());
 }
 
 void Server::show_loading(std::uint64_t done, std::uint64_t total) {
