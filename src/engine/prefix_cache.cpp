@@ -48,11 +48,11 @@ PrefixCache::Match PrefixCache::find(std::span<const Token> prompt, int most) {
 
 void PrefixCache::explain(std::span<const Token> prompt, std::size_t most, Match& match) const {
   const auto found = static_cast<std::size_t>(match.position);
-  std::size_t common = found;
-  std::size_t length = 0;
+  std::size_t common = 0;
+  std::size_t length = 0;  // 0: nothing begins like the prompt and goes on where nothing was found
   for (const auto& entry : entries_) {
     const std::size_t shared = common_prefix(prompt, entry->tokens);
-    if (shared < entry->tokens.size() && shared > common) {
+    if (shared < entry->tokens.size() && shared >= found && shared > common) {
       common = shared;
       length = entry->tokens.size();
     }
@@ -65,10 +65,10 @@ void PrefixCache::explain(std::span<const Token> prompt, std::size_t most, Match
       if (i >= found && evicted_.contains(hash.value())) evicted = i + 1;
     }
   }
-  if (evicted >= common && evicted > found) {
+  if (evicted > found && evicted >= common) {
     match.miss = CacheMiss::evicted;
     match.note = fmt::format("the state after {} tokens had to make room", evicted);
-  } else if (common > found) {
+  } else if (length > 0) {
     match.miss = CacheMiss::differs;
     match.note = fmt::format("first difference at token {} of a cached prompt of {}", common, length);
   } else if (found == 0) {
@@ -114,31 +114,37 @@ void PrefixCache::insert(std::span<const Token> tokens, std::shared_ptr<const Sn
   }
 }
 
-double PrefixCache::usefulness(const Entry& entry, bool continued) const {
+std::size_t PrefixCache::freed_by(const Entry& entry) const {
   std::size_t freed = 0;
   for (const MemoryPiece& piece : entry.memory) {
     const Held& held = held_.at(piece.identity);
     if (held.holders == 1) freed += held.bytes;
   }
-  const std::size_t kept = entry.parent == nullptr ? 0 : entry.parent->tokens.size();
-  const auto age = static_cast<double>(requests_ - entry.used + 1);
-  const double value =
-      static_cast<double>(entry.tokens.size() - kept) * (1 + entry.uses) / (static_cast<double>(freed) * age);
-  return continued ? value / 4 : value;
+  return freed;
 }
 
 PrefixCache::Entry* PrefixCache::least_useful() const {
-  std::unordered_set<const Entry*> continued;
+  struct Continuations {
+    int count = 0;       // entries that stand on it directly
+    bool fresh = false;  // one that stands on it was used since
+  };
+  std::unordered_map<const Entry*, Continuations> continuations;
   for (const auto& entry : entries_) {
+    if (entry->parent != nullptr) ++continuations[entry->parent].count;
     for (const Entry* up = entry->parent; up != nullptr; up = up->parent) {
-      if (up->used <= entry->used) continued.insert(up);
+      if (up->used <= entry->used) continuations[up].fresh = true;
     }
   }
   Entry* least = nullptr;
   double least_value = 0;
   for (const auto& entry : entries_) {
     if (entry->snapshot.use_count() > 1) continue;
-    const double value = usefulness(*entry, continued.contains(entry.get()));
+    const std::size_t kept = entry->parent == nullptr ? 0 : entry->parent->tokens.size();
+    const auto age = static_cast<double>(requests_ - entry->used + 1);
+    const Continuations& after = continuations[entry.get()];
+    const double demand = after.count == 1 && after.fresh ? 0.25 : 1 + entry->uses;
+    const double value = static_cast<double>(entry->tokens.size() - kept) * demand /
+                         (static_cast<double>(freed_by(*entry)) * age);
     if (least != nullptr && value >= least_value) continue;
     least = entry.get();
     least_value = value;

@@ -20,8 +20,8 @@ namespace calla {
 ///
 /// When room is needed, the least useful one goes. Its use is the tokens that would have to be read again
 /// without it, down to the longest prefix that remains, for each byte that it alone holds; the more often it
-/// served and the fewer requests ago, the more; a quarter of that where a longer one has been used since,
-/// which is where the conversation goes on.
+/// served and the fewer requests ago, the more. One that a single longer one stands on, used since, is a turn
+/// that the conversation has left behind: that it served says nothing then, and a quarter of its use is left.
 class PrefixCache {
  public:
   explicit PrefixCache(std::uint64_t limit) : limit_(limit) {}
@@ -66,7 +66,7 @@ class PrefixCache {
   void explain(std::span<const Token> prompt, std::size_t most, Match& match) const;
   Entry* least_useful() const;
   void evict(Entry* entry);
-  double usefulness(const Entry& entry, bool continued) const;
+  std::size_t freed_by(const Entry& entry) const;  // bytes
   void remove(Entry* entry);
 
   std::uint64_t limit_;

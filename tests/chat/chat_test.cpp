@@ -29,8 +29,8 @@ struct Turn {
   ChatFinished finished;
 };
 
-Turn take(const ChatRequest& request) {
-  ChatStream stream = demo_chat().chat.start(request);
+Turn take(const ChatRequest& request, const Chat& chat = demo_chat().chat) {
+  ChatStream stream = chat.start(request);
   Turn turn;
   ChatCollector collector;
   for (;;) {
@@ -115,6 +115,32 @@ TEST(Chat, CallsADeclaredTool) {
   EXPECT_EQ(call.id.size(), 29U);
   EXPECT_TRUE(call.id.starts_with("call_"));
   EXPECT_EQ(turn.finished.end, ChatEnd::tool_calls);
+}
+
+TEST(Chat, ATurnGoesOnFromWhatTheOneBeforeHasRead) {
+  Engine engine(reference::make_backend(demo, test::demo_weights(), 1, 1024),
+                {.cache_memory = std::uint64_t{256} << 20U});
+  const Chat chat(engine, demo_chat().tokenizer, {}, {2420, 2422});
+  ChatRequest request = ask("Calculate 18 - 14.");
+  const Turn cold = take(request, chat);
+  EXPECT_EQ(cold.finished.usage.cached_tokens, 0);
+  EXPECT_EQ(cold.finished.timing.cache_note, "nothing cached begins like it");
+  const Turn again = take(request, chat);
+  EXPECT_GT(again.finished.usage.cached_tokens, 0);
+  EXPECT_LT(again.finished.usage.cached_tokens, again.finished.usage.prompt_tokens);
+  EXPECT_EQ(again.finished.ids, cold.finished.ids);
+
+  ChatRequest title = ask("What is the capital of Thailand?");
+  title.side_request = true;
+  const std::uint64_t entries = engine.stats().cache_entries;
+  take(title, chat);
+  EXPECT_EQ(engine.stats().cache_entries, entries);
+
+  request.conversation.messages.push_back({.role = Role::assistant, .content = *cold.reply.content});
+  request.conversation.messages.push_back({.role = Role::user, .content = "Calculate 4 / 2."});
+  const Turn next = take(request, chat);
+  EXPECT_GE(next.finished.usage.cached_tokens, again.finished.usage.cached_tokens);
+  EXPECT_EQ(next.finished.ids, take(request).finished.ids) << "as without a cache";
 }
 
 TEST(Chat, AStopStringEndsTheAnswerBeforeIt) {

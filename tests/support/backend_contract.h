@@ -211,7 +211,7 @@ TEST_P(BackendContract, CutsAtTheGrainChangeNoBit) {
   const int grain = b->prefill_grain();
   ASSERT_LE(grain, b->prefill_chunk());
   ASSERT_EQ(b->prefill_chunk() % grain, 0);
-  const int length = std::min(2 * b->prefill_chunk() + 3 * grain - 1, 1200);
+  const int length = std::min(b->prefill_chunk() + 3 * grain - 1, 1200);
   const std::vector<Token> tokens = long_prompt(length);
   const std::vector<Token> probe{17, 18};
   const auto final_logits = [&](const std::vector<int>& grains) {
@@ -250,31 +250,35 @@ TEST_P(BackendContract, CutsAtTheGrainChangeNoBit) {
 
 TEST_P(BackendContract, SnapshotsComeBackFromAStream) {
   const auto b = backend(2, 1400);
-  const std::vector<Token> tokens = long_prompt(560);
-  const auto snapshot_at = [&](std::size_t from, std::size_t to) {
-    b->prefill(0, std::span(tokens).subspan(from, to - from), true);
+  const int middle = b->prefill_chunk() + b->prefill_grain();
+  const int end = middle + 2 * b->prefill_grain();
+  const std::vector<Token> tokens = long_prompt(end);
+  const auto snapshot_at = [&](int from, int to) {
+    b->prefill(0,
+               std::span(tokens).subspan(static_cast<std::size_t>(from), static_cast<std::size_t>(to - from)),
+               true);
     return b->snapshot(0);
   };
   b->reset(0);
   b->set_sampling(0, {.temperature = 0}, {});
-  const auto first = snapshot_at(0, 528);
-  const auto second = snapshot_at(528, 560);
+  const auto first = snapshot_at(0, middle);
+  const auto second = snapshot_at(middle, end);
   const std::vector<Token> expected = decode(*b, 0, 5);
 
   std::stringstream whole;
   first->save(whole, 0);
   std::stringstream more;
-  second->save(more, 528);
+  second->save(more, middle);
   EXPECT_LT(more.str().size(), whole.str().size()) << "only what the first does not hold";
   const auto loaded_first = b->load_snapshot(whole, nullptr);
-  EXPECT_EQ(loaded_first->position(), 528);
+  EXPECT_EQ(loaded_first->position(), middle);
   EXPECT_EQ(loaded_first->bytes(), first->bytes());
   const auto loaded = b->load_snapshot(more, loaded_first.get());
-  EXPECT_EQ(loaded->position(), 560);
+  EXPECT_EQ(loaded->position(), end);
   b->set_sampling(1, {.temperature = 0}, {});
   b->restore(1, *loaded);
   EXPECT_EQ(decode(*b, 1, 5), expected);
-  EXPECT_EQ(scores(*b, 1, tokens), scores(*b, 0, tokens)) << "to the bit";
+  EXPECT_EQ(scores(*b, 1, expected), scores(*b, 0, expected)) << "to the bit";
 
   // What does not fit is an error and not a state.
   std::stringstream cut(whole.str().substr(0, whole.str().size() - 1));
@@ -288,13 +292,14 @@ TEST_P(BackendContract, SnapshotsComeBackFromAStream) {
 
 TEST_P(BackendContract, WhatSnapshotsHoldIsCountedPieceByPiece) {
   const auto b = backend(1, 1400);
-  const std::vector<Token> tokens = long_prompt(1200);
+  const auto step = static_cast<std::size_t>(std::min(2 * b->prefill_chunk(), 400));
+  const std::vector<Token> tokens = long_prompt(3 * static_cast<int>(step));
   b->reset(0);
   std::map<const void*, std::size_t> held;
   std::size_t sum = 0;
   std::vector<std::unique_ptr<Snapshot>> snapshots;
-  for (std::size_t done = 0; done < tokens.size(); done += 400) {
-    b->prefill(0, std::span(tokens).subspan(done, 400), true);
+  for (std::size_t done = 0; done < tokens.size(); done += step) {
+    b->prefill(0, std::span(tokens).subspan(done, step), true);
     snapshots.push_back(b->snapshot(0));
     sum += snapshots.back()->bytes();
     for (const MemoryPiece& piece : snapshots.back()->memory()) {
