@@ -16,7 +16,8 @@ inline constexpr int json_depth_limit = 200;
 inline constexpr int json_key_limit = 10'000;
 
 /// Parses a whole text. `where` names its origin in the message of the Error thrown when it is not JSON, not
-/// UTF-8, nested too deep, or has an object of too many keys. The escape of a surrogate without its other half ("\ud83d") is read as U+FFFD.
+/// UTF-8, nested too deep, or has an object of too many keys. The escape of a surrogate without its other
+/// half ("\ud83d") is read as U+FFFD.
 Json parse_json(std::string_view text, std::string_view where);
 
 /// As parse_json, but an object that names a key twice is an Error too (parse_json keeps the last), and

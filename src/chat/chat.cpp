@@ -61,8 +61,8 @@ bool reply_stays(const ChatRequest& request, const Prompt& prompt) {
          !request.conversation.tools.empty();
 }
 
-/// How a reply begins that must call a tool, as far as it is certain. Where the name is the model's to choose, the "=" is
-/// too: it may be one token with the name.
+/// How a reply begins that must call a tool, as far as it is certain. Where the name is the model's to
+/// choose, the "=" is too: it may be one token with the name.
 std::string call_opening(const ChatRequest& request) {
   const ToolSet tools(request.conversation.tools);
   const ToolUse& use = request.tool_use;
@@ -129,9 +129,10 @@ ChatStream Chat::start(const ChatRequest& request) const {
       generation.sampling.logit_bias.emplace_back(*begin, -std::numeric_limits<float>::infinity());
     }
   }
-  ChatStream stream(*tokenizer_,
-                    ReplyParser(may_call ? ToolSet(request.conversation.tools) : ToolSet(), prompt.starts_in_reasoning),
-                    request.stop, request.top_logprobs >= 0);
+  ChatStream stream(
+      *tokenizer_,
+      ReplyParser(may_call ? ToolSet(request.conversation.tools) : ToolSet(), prompt.starts_in_reasoning),
+      request.stop, request.top_logprobs >= 0);
   stream.single_call_ = request.tool_use.single_call;
   if (request.tool_use.kind == ToolUse::Kind::required) {
     const std::string opening = call_opening(request);
@@ -165,8 +166,8 @@ ChatStream Chat::complete(const RawRequest& request) const {
   return stream;
 }
 
-ChatStream::ChatStream(const Tokenizer& tokenizer, std::optional<ReplyParser> parser, std::vector<std::string> stops,
-                       bool report_tokens)
+ChatStream::ChatStream(const Tokenizer& tokenizer, std::optional<ReplyParser> parser,
+                       std::vector<std::string> stops, bool report_tokens)
     : tokenizer_(&tokenizer),
       parser_(std::move(parser)),
       stops_(std::move(stops)),

@@ -24,7 +24,7 @@ namespace calla {
 struct ToolUse {
   enum class Kind { free, forbidden, required };
   Kind kind = Kind::free;
-  std::string name = {};    // of a required call; empty: any tool's
+  std::string name = {};     // of a required call; empty: any tool's
   bool single_call = false;  // the reply ends after its first call
 };
 

@@ -112,8 +112,8 @@ MemoryPlan plan_memory(const ModelFlags& flags, const ModelConfig& config, std::
   return plan(context);
 }
 
-std::unique_ptr<Backend> load_backend(const ModelFlags& flags, const ModelWeights& model, const MemoryPlan& plan,
-                                      const LoadProgress& progress) {
+std::unique_ptr<Backend> load_backend(const ModelFlags& flags, const ModelWeights& model,
+                                      const MemoryPlan& plan, const LoadProgress& progress) {
   if (const std::optional<std::uint64_t> available = available_memory()) require_fit(plan, *available);
   ProgressBar bar(fmt::format("Loading {}", name(model.config.shape)));
   return make_backend(flags, model, plan.slots, plan.context, [&](std::uint64_t done, std::uint64_t total) {

@@ -44,10 +44,11 @@ ModelWeights find_weights(const ModelFlags& flags, const std::filesystem::path& 
 MemoryPlan plan_memory(const ModelFlags& flags, const ModelConfig& config, std::uint64_t weight_bytes,
                        std::optional<std::uint64_t> available);
 
-/// Reads the weights and makes the backend that the flags ask for, with a progress bar on a terminal; `progress` is told
-/// too, where there is one. Throws Error when the plan does not fit into memory, or the disk fails.
-std::unique_ptr<Backend> load_backend(const ModelFlags& flags, const ModelWeights& model, const MemoryPlan& plan,
-                                      const LoadProgress& progress = {});
+/// Reads the weights and makes the backend that the flags ask for, with a progress bar on a terminal;
+/// `progress` is told too, where there is one. Throws Error when the plan does not fit into memory, or the
+/// disk fails.
+std::unique_ptr<Backend> load_backend(const ModelFlags& flags, const ModelWeights& model,
+                                      const MemoryPlan& plan, const LoadProgress& progress = {});
 
 /// A loaded model: the parts stand in the order in which they lean on each other.
 struct Model {

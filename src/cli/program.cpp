@@ -253,8 +253,9 @@ void add_serve(CLI::App& program) {
       ->type_name("N")
       ->check(CLI::Range(0, 65535).description(""))
       ->group(network);
-  CLI::Option* key =
-      command.add_option("--api-key", flags->api_key, "Key that requests must carry")->type_name("KEY")->group(network);
+  CLI::Option* key = command.add_option("--api-key", flags->api_key, "Key that requests must carry")
+                         ->type_name("KEY")
+                         ->group(network);
   command.add_option("--api-key-file", flags->api_key_file, "File of such keys, one a line")
       ->type_name("FILE")
       ->excludes(key)
@@ -268,11 +269,15 @@ void add_serve(CLI::App& program) {
 
   constexpr const char* cache = "Prefix cache";
   const CLI::AsSizeValue bytes(false);
-  command.add_option("--cache-memory", flags->cache_memory, "Bytes, as 8G; 0: off (default: a part of the free memory)")
+  command
+      .add_option("--cache-memory", flags->cache_memory,
+                  "Bytes, as 8G; 0: off (default: a part of the free memory)")
       ->option_text("SIZE")
       ->transform(bytes)
       ->group(cache);
-  command.add_option("--cache-dir", flags->cache_dir, "Directory where it outlives the program (default: nowhere)")
+  command
+      .add_option("--cache-dir", flags->cache_dir,
+                  "Directory where it outlives the program (default: nowhere)")
       ->type_name("DIR")
       ->group(cache);
   command.add_option("--cache-disk", flags->cache_disk, "Bytes that it may take there (default: 16G)")

@@ -59,8 +59,8 @@ std::unique_ptr<spdlog::logger> make_logger() {
 
 /// What tells this checkpoint from another, or from itself after a change.
 std::string checkpoint_id(const ModelFlags& flags, const ModelWeights& model) {
-  std::string id = fmt::format("{}, {} bytes, {}, calla {}", model_title(model), model.weights.bytes, device_name(flags),
-                               CALLA_VERSION);
+  std::string id = fmt::format("{}, {} bytes, {}, calla {}", model_title(model), model.weights.bytes,
+                               device_name(flags), CALLA_VERSION);
   if (model.store == nullptr) return id;
   for (const auto& entry : std::filesystem::directory_iterator(model_directory(flags))) {
     if (entry.path().extension() != ".safetensors") continue;
@@ -95,10 +95,11 @@ std::string model_id(const Shape& shape) {
 std::string plan_line(const Model& model, std::uint64_t cache_limit) {
   const MemoryPlan& plan = model.engine.memory();
   return fmt::format(
-      "{} on {}: {} slot{} of {} tokens; weights {}, KV cache {}, state {}, workspace {}, prefix cache up to {}",
+      "{} on {}: {} slot{} of {} tokens; weights {}, KV cache {}, state {}, workspace {}, prefix cache up to "
+      "{}",
       name(model.config.shape), model.engine.device(), plan.slots, plan.slots == 1 ? "" : "s", plan.context,
-      format_bytes(plan.weights), format_bytes(plan.kv_cache), format_bytes(plan.states), format_bytes(plan.workspace),
-      format_bytes(cache_limit));
+      format_bytes(plan.weights), format_bytes(plan.kv_cache), format_bytes(plan.states),
+      format_bytes(plan.workspace), format_bytes(cache_limit));
 }
 
 std::string curl_line(const server::Server& server, bool needs_key) {
@@ -122,8 +123,8 @@ std::unique_ptr<Model> wait_for(std::future<std::unique_ptr<Model>>& loading) {
   }
 }
 
-/// The device may be in the middle of a piece of work that cannot be interrupted; files are whole at any time, so that
-/// nothing is lost by not waiting for it.
+/// The device may be in the middle of a piece of work that cannot be interrupted; files are whole at any
+/// time, so that nothing is lost by not waiting for it.
 void release(std::unique_ptr<Model> model) {
   auto released = std::async(std::launch::async, [model = std::move(model)]() mutable { model.reset(); });
   if (released.wait_for(end_patience) != std::future_status::ready) std::_Exit(0);
@@ -151,16 +152,16 @@ void serve(const ServeFlags& flags) {
     logger->warn("{} can be reached from other machines, by everyone who asks; set --api-key", server.url());
   }
 
-  const OpenHooks hooks{
-      .engine_options =
-          [&](const ModelWeights& found, const MemoryPlan& plan) {
-            return engine_options(flags, found, plan, [&](const std::string& line) { logger->info(line); });
-          },
-      .progress =
-          [&](std::uint64_t done, std::uint64_t total) {
-            if (StopSignals::arrived()) throw Stopped();
-            server.show_loading(done, total);
-          }};
+  const OpenHooks hooks{.engine_options =
+                            [&](const ModelWeights& found, const MemoryPlan& plan) {
+                              return engine_options(flags, found, plan,
+                                                    [&](const std::string& line) { logger->info(line); });
+                            },
+                        .progress =
+                            [&](std::uint64_t done, std::uint64_t total) {
+                              if (StopSignals::arrived()) throw Stopped();
+                              server.show_loading(done, total);
+                            }};
   auto loading = std::async(std::launch::async, [&] { return open_model(flags.model, hooks); });
   model = wait_for(loading);
   if (model == nullptr) return;

@@ -30,9 +30,9 @@ struct ThinkingBudget {
 
 /// How what comes after a marker begins, whatever the model would like to write there.
 struct AnswerOpening {
-  Token after = 0;              // </think>
-  std::vector<Token> closing;   // what is appended where the model ends its turn without it, `after` included
-  std::vector<Token> tokens;    // what is appended behind it
+  Token after = 0;             // </think>
+  std::vector<Token> closing;  // what is appended where the model ends its turn without it, `after` included
+  std::vector<Token> tokens;   // what is appended behind it
 };
 
 struct GenerationRequest {

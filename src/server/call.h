@@ -17,8 +17,8 @@ struct ServedModel {
   std::int64_t created = 0;  // when it was loaded, in seconds since 1970
 };
 
-/// One request that has passed the checks all share. A handler answers through the exchange, or throws before it has begun
-/// to.
+/// One request that has passed the checks all share. A handler answers through the exchange, or throws before
+/// it has begun to.
 struct Call {
   Exchange& exchange;
   const ServedModel& model;

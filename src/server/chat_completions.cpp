@@ -18,16 +18,20 @@ namespace {
 std::vector<ChatStream> start(const Call& call, const ChatCompletionRequest& request) {
   std::vector<ChatStream> replies;
   try {
-    for (const ChatRequest& choice : requests_of_choices(request)) replies.push_back(call.model.chat->start(choice));
+    for (const ChatRequest& choice : requests_of_choices(request))
+      replies.push_back(call.model.chat->start(choice));
   } catch (const RequestError& fault) {
     if (fault.code() != "context_length_exceeded") throw;
-    throw HttpError(400, {.message = fault.what(), .type = "invalid_request_error", .param = "messages", .code = fault.code()});
+    throw HttpError(400, {.message = fault.what(),
+                          .type = "invalid_request_error",
+                          .param = "messages",
+                          .code = fault.code()});
   }
   return replies;
 }
 
-/// Log-probabilities of a choice that have not been told yet. Reasoning stands apart: clients lay "content" beside the
-/// content.
+/// Log-probabilities of a choice that have not been told yet. Reasoning stands apart: clients lay "content"
+/// beside the content.
 class Logprobs {
  public:
   void add(const ChatToken& token, const Tokenizer& tokenizer) {
@@ -48,9 +52,10 @@ Json message_json(const Reply& reply) {
   Json message{{"role", "assistant"}, {"content", reply.content ? Json(*reply.content) : Json(nullptr)}};
   if (reply.reasoning) message["reasoning_content"] = *reply.reasoning;
   for (const ToolCall& call : reply.tool_calls) {
-    message["tool_calls"].push_back({{"id", call.id},
-                                     {"type", "function"},
-                                     {"function", {{"name", call.name}, {"arguments", dump(call.arguments)}}}});
+    message["tool_calls"].push_back(
+        {{"id", call.id},
+         {"type", "function"},
+         {"function", {{"name", call.name}, {"arguments", dump(call.arguments)}}}});
   }
   return message;
 }
@@ -58,7 +63,9 @@ Json message_json(const Reply& reply) {
 class WholeAnswer {
  public:
   WholeAnswer(Call& call, const ChatCompletionRequest& request)
-      : call_(call), with_logprobs_(request.chat.top_logprobs >= 0), choices_(static_cast<std::size_t>(request.choices)) {}
+      : call_(call),
+        with_logprobs_(request.chat.top_logprobs >= 0),
+        choices_(static_cast<std::size_t>(request.choices)) {}
 
   void take(std::size_t index, const ChatEvent& event) {
     Choice& choice = choices_[index];
@@ -126,7 +133,9 @@ class StreamedAnswer {
  private:
   void pass(std::size_t, const PromptProgress&) {}
   void pass(std::size_t index, const ChatToken& token) { logprobs_[index].add(token, call_.tokenizer()); }
-  void pass(std::size_t index, const ReasoningDelta& delta) { send(index, {{"reasoning_content", delta.text}}); }
+  void pass(std::size_t index, const ReasoningDelta& delta) {
+    send(index, {{"reasoning_content", delta.text}});
+  }
   void pass(std::size_t index, const ContentDelta& delta) { send(index, {{"content", delta.text}}); }
   void pass(std::size_t index, const ChatToolCall& call) {
     send_call(index, {{"index", call.index},
@@ -138,7 +147,8 @@ class StreamedAnswer {
     send_call(index, {{"index", piece.index}, {"function", {{"arguments", piece.json}}}});
   }
   void pass(std::size_t, const ToolCallEnd&) {}
-  void pass(std::size_t, const ToolCallCut&) {}  // its pieces stay without an end, which finish_reason explains
+  void pass(std::size_t, const ToolCallCut&) {
+  }  // its pieces stay without an end, which finish_reason explains
   void pass(std::size_t index, const ChatFinished& finished) {
     if (finished.end == ChatEnd::failed) {
       const HttpError fault = generation_failed(finished);
@@ -149,7 +159,9 @@ class StreamedAnswer {
     send(index, Json::object(), name(finished.end));
   }
 
-  void send_call(std::size_t index, Json piece) { send(index, {{"tool_calls", Json::array({std::move(piece)})}}); }
+  void send_call(std::size_t index, Json piece) {
+    send(index, {{"tool_calls", Json::array({std::move(piece)})}});
+  }
 
   void send(std::size_t index, Json delta, std::optional<std::string_view> finish = std::nullopt) {
     Json chunk = head_;

@@ -21,7 +21,8 @@ void refuse_unsupported(const Fields& fields) {
     if (fields.has(name)) fields.refuse(name, "is not supported", "this model reads and writes text");
   }
   for (const std::string& modality : fields.strings("modalities")) {
-    if (modality != "text") fields.refuse("modalities", "may hold \"text\" alone", "this model reads and writes text");
+    if (modality != "text")
+      fields.refuse("modalities", "may hold \"text\" alone", "this model reads and writes text");
   }
   const auto format = fields.object("response_format");
   if (!format) return;
@@ -44,8 +45,8 @@ std::optional<bool> thinking_of_effort(const Fields& fields, std::string_view na
   fields.refuse(name, "is " + quote(*effort) + ", and must be none, minimal, low, medium or high");
 }
 
-/// Whether to think: said for the template, to this server, in the manner of routers, or as an effort; the first that is
-/// there counts.
+/// Whether to think: said for the template, to this server, in the manner of routers, or as an effort; the
+/// first that is there counts.
 PromptOptions prompt_options(const Fields& fields) {
   PromptOptions options;
   std::optional<bool> thinking;

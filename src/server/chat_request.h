@@ -15,7 +15,8 @@ struct ChatCompletionRequest {
   bool include_usage = false;
 };
 
-/// Reads the body. Unknown fields are ignored, null counts as absent. Throws RequestError that names the field.
+/// Reads the body. Unknown fields are ignored, null counts as absent. Throws RequestError that names the
+/// field.
 ChatCompletionRequest chat_completion_request(const Json& body, const Tokenizer& tokenizer);
 
 /// One request a choice: they differ in their seeds.

@@ -45,7 +45,10 @@ Json logprob_json(const GeneratedToken& token, const Tokenizer& tokenizer) {
 }
 
 HttpError generation_failed(const ChatFinished& finished) {
-  return {500, {.message = "the generation failed: " + finished.error, .type = "server_error", .code = "generation_failed"}};
+  return {500,
+          {.message = "the generation failed: " + finished.error,
+           .type = "server_error",
+           .code = "generation_failed"}};
 }
 
 }  // namespace calla::server

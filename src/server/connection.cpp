@@ -32,7 +32,8 @@ std::string lower(std::string_view text) {
 
 std::string head(int status, const Headers& headers, bool keep_alive) {
   const auto reason = http::obsolete_reason(static_cast<http::status>(status));
-  std::string text = fmt::format("HTTP/1.1 {} {}\r\n", status, std::string_view(reason.data(), reason.size()));
+  std::string text =
+      fmt::format("HTTP/1.1 {} {}\r\n", status, std::string_view(reason.data(), reason.size()));
   for (const auto& [name, value] : headers) text += fmt::format("{}: {}\r\n", name, value);
   text += keep_alive ? "Connection: keep-alive\r\n\r\n" : "Connection: close\r\n\r\n";
   return text;
@@ -55,8 +56,9 @@ HttpRequest plain_request(http::request<http::string_body>&& message, std::strin
   request.path = target.substr(0, mark);
   if (mark < target.size()) request.query = target.substr(mark + 1);
   for (const auto& field : message) {
-    request.headers.emplace_back(lower(std::string_view(field.name_string().data(), field.name_string().size())),
-                                 std::string(field.value()));
+    request.headers.emplace_back(
+        lower(std::string_view(field.name_string().data(), field.name_string().size())),
+        std::string(field.value()));
   }
   request.body = std::move(message.body());
   request.peer = std::move(peer);
@@ -66,15 +68,16 @@ HttpRequest plain_request(http::request<http::string_body>&& message, std::strin
 }  // namespace
 
 std::string_view HttpRequest::header(std::string_view name) const {
-  const auto found = std::find_if(headers.begin(), headers.end(), [&](const auto& h) { return h.first == name; });
+  const auto found =
+      std::find_if(headers.begin(), headers.end(), [&](const auto& h) { return h.first == name; });
   return found == headers.end() ? std::string_view() : found->second;
 }
 
 std::string_view too_many_connections() {
   static const std::string response = [] {
-    HttpResponse answer =
-        error_response(503, {.message = "too many connections; try again soon", .type = "server_error",
-                             .code = "too_many_connections"});
+    HttpResponse answer = error_response(503, {.message = "too many connections; try again soon",
+                                               .type = "server_error",
+                                               .code = "too_many_connections"});
     answer.headers.emplace_back("Retry-After", "1");
     return whole(answer, false, true);
   }();
@@ -180,7 +183,8 @@ class Connection::Answer final : public Exchange {
   bool ended_ = false;
 };
 
-Connection::Connection(ConnectionOwner& owner, tcp::socket socket) : owner_(owner), stream_(std::move(socket)) {
+Connection::Connection(ConnectionOwner& owner, tcp::socket socket)
+    : owner_(owner), stream_(std::move(socket)) {
   ErrorCode ignored;
   peer_ = stream_.socket().remote_endpoint(ignored).address().to_string();
   stream_.socket().set_option(tcp::no_delay(true), ignored);  // each piece of a stream at once
@@ -216,14 +220,16 @@ void Connection::wait_for_request(HttpLimits::Time patience) {
 
 void Connection::read_head() {
   stream_.expires_after(owner_.limits().header_time);
-  http::async_read_header(stream_, buffer_, *parser_, [self = shared_from_this()](ErrorCode fault, std::size_t) {
-    if (fault) return self->refuse_fault(fault);
-    if (!beast::iequals(self->parser_->get()[http::field::expect], "100-continue")) return self->read_body();
-    static constexpr std::string_view go_on = "HTTP/1.1 100 Continue\r\n\r\n";
-    net::async_write(self->stream_, net::buffer(go_on), [self](ErrorCode broken, std::size_t) {
-      broken ? self->close() : self->read_body();
-    });
-  });
+  http::async_read_header(
+      stream_, buffer_, *parser_, [self = shared_from_this()](ErrorCode fault, std::size_t) {
+        if (fault) return self->refuse_fault(fault);
+        if (!beast::iequals(self->parser_->get()[http::field::expect], "100-continue"))
+          return self->read_body();
+        static constexpr std::string_view go_on = "HTTP/1.1 100 Continue\r\n\r\n";
+        net::async_write(self->stream_, net::buffer(go_on), [self](ErrorCode broken, std::size_t) {
+          broken ? self->close() : self->read_body();
+        });
+      });
 }
 
 void Connection::read_body() {
@@ -258,8 +264,9 @@ void Connection::refuse(int status, const std::string& reason) {
   const std::string code = status == 413   ? "request_too_large"
                            : status == 431 ? "headers_too_large"
                                            : "bad_request";
-  std::string bytes = whole(
-      error_response(status, {.message = reason, .type = "invalid_request_error", .code = code}), false, true);
+  std::string bytes =
+      whole(error_response(status, {.message = reason, .type = "invalid_request_error", .code = code}), false,
+            true);
   outbox_->add(bytes.size(), bytes.size());
   send(std::move(bytes), true);
 }
@@ -272,22 +279,23 @@ void Connection::dispatch() {
   if (!chunked) keep_alive_ = false;
   outbox_ = std::make_shared<Outbox>();
   last_ = false;
-  auto exchange = std::make_shared<Answer>(shared_from_this(), plain_request(std::move(message), peer_), keep_alive_,
-                                           chunked);
+  auto exchange = std::make_shared<Answer>(shared_from_this(), plain_request(std::move(message), peer_),
+                                           keep_alive_, chunked);
   watch_peer();
   owner_.handle(std::move(exchange));
 }
 
 /// While an answer is made: has the client closed its end?
 void Connection::watch_peer() {
-  stream_.socket().async_wait(tcp::socket::wait_read, [self = shared_from_this(), outbox = outbox_](ErrorCode fault) {
-    if (fault || self->outbox_ != outbox) return;
-    char byte = 0;
-    const ssize_t got = ::recv(self->stream_.socket().native_handle(), &byte, 1, MSG_PEEK | MSG_DONTWAIT);
-    if (got > 0) return;  // the next request, sent ahead
-    if (got < 0 && (errno == EAGAIN || errno == EINTR)) return self->watch_peer();
-    self->close();
-  });
+  stream_.socket().async_wait(
+      tcp::socket::wait_read, [self = shared_from_this(), outbox = outbox_](ErrorCode fault) {
+        if (fault || self->outbox_ != outbox) return;
+        char byte = 0;
+        const ssize_t got = ::recv(self->stream_.socket().native_handle(), &byte, 1, MSG_PEEK | MSG_DONTWAIT);
+        if (got > 0) return;  // the next request, sent ahead
+        if (got < 0 && (errno == EAGAIN || errno == EINTR)) return self->watch_peer();
+        self->close();
+      });
 }
 
 void Connection::send(std::string bytes, bool last) {
@@ -306,13 +314,14 @@ void Connection::flush() {
     }
   }
   stream_.expires_after(owner_.limits().write_time);
-  stream_.async_write_some(net::buffer(writing_.data() + written_, std::min(writing_.size() - written_, read_piece)),
-                           [self = shared_from_this()](ErrorCode fault, std::size_t bytes) {
-                             if (fault) return self->close();
-                             self->written_ += bytes;
-                             self->outbox_->sent(bytes);
-                             self->flush();
-                           });
+  stream_.async_write_some(
+      net::buffer(writing_.data() + written_, std::min(writing_.size() - written_, read_piece)),
+      [self = shared_from_this()](ErrorCode fault, std::size_t bytes) {
+        if (fault) return self->close();
+        self->written_ += bytes;
+        self->outbox_->sent(bytes);
+        self->flush();
+      });
 }
 
 void Connection::answered() {
@@ -327,8 +336,8 @@ void Connection::answered() {
   }
 }
 
-/// Closes so that the client can read the answer even if it is still sending: what it sends is read and thrown away for a
-/// while, because closing a socket with unread bytes would take the answer back.
+/// Closes so that the client can read the answer even if it is still sending: what it sends is read and
+/// thrown away for a while, because closing a socket with unread bytes would take the answer back.
 void Connection::linger() {
   constexpr HttpLimits::Time lingering{2000};
   ErrorCode ignored;
@@ -340,10 +349,11 @@ void Connection::linger() {
 
 void Connection::discard() {
   buffer_.clear();
-  stream_.async_read_some(buffer_.prepare(read_piece), [self = shared_from_this()](ErrorCode fault, std::size_t) {
-    if (fault || Clock::now() > self->linger_until_) return self->close();
-    self->discard();
-  });
+  stream_.async_read_some(buffer_.prepare(read_piece),
+                          [self = shared_from_this()](ErrorCode fault, std::size_t) {
+                            if (fault || Clock::now() > self->linger_until_) return self->close();
+                            self->discard();
+                          });
 }
 
 }  // namespace calla::server

@@ -40,7 +40,8 @@ std::string_view too_many_connections();
 /// What the thread that writes an answer shares with the thread of the sockets.
 class Outbox {
  public:
-  /// Counts bytes that are going to be sent; waits first while `limit` or more are unsent. False when the client has gone.
+  /// Counts bytes that are going to be sent; waits first while `limit` or more are unsent. False when the
+  /// client has gone.
   bool add(std::size_t bytes, std::size_t limit);
   void sent(std::size_t bytes);
   void close();
@@ -53,8 +54,8 @@ class Outbox {
   bool closed_ = false;
 };
 
-/// Lives as long as an operation on its socket or an exchange is under way. All but the constructor of its exchange runs on
-/// the thread of the sockets.
+/// Lives as long as an operation on its socket or an exchange is under way. All but the constructor of its
+/// exchange runs on the thread of the sockets.
 class Connection final : public std::enable_shared_from_this<Connection> {
  public:
   using Clock = std::chrono::steady_clock;

@@ -7,7 +7,9 @@ namespace calla::server {
 Headers cors_headers(const HttpRequest& request, const std::vector<std::string>& allowed) {
   const std::string_view origin = request.header("origin");
   if (origin.empty() || allowed.empty()) return {};
-  const auto has = [&](std::string_view name) { return std::find(allowed.begin(), allowed.end(), name) != allowed.end(); };
+  const auto has = [&](std::string_view name) {
+    return std::find(allowed.begin(), allowed.end(), name) != allowed.end();
+  };
   const bool all = has("*");
   if (!all && !has(origin)) return {{"Vary", "Origin"}};
   Headers headers{{"Access-Control-Allow-Origin", all ? "*" : std::string(origin)},

@@ -27,13 +27,18 @@ HttpError as_http_error(const std::exception& fault) {
             {{"Retry-After", fmt::format("{:.0f}", std::ceil(full->retry_after().count()))}}};
   }
   if (dynamic_cast<const std::bad_alloc*>(&fault) != nullptr) {
-    return {503, {.message = "memory: there is not enough for this request", .type = "server_error", .code = "no_memory"}};
+    return {503,
+            {.message = "memory: there is not enough for this request",
+             .type = "server_error",
+             .code = "no_memory"}};
   }
   return {500, {.message = fault.what(), .type = "server_error", .code = "internal_error"}};
 }
 
 Json error_json(const ErrorBody& body) {
-  const auto or_null = [](const std::optional<std::string>& text) { return text ? Json(*text) : Json(nullptr); };
+  const auto or_null = [](const std::optional<std::string>& text) {
+    return text ? Json(*text) : Json(nullptr);
+  };
   return {{"error",
            {{"message", body.message},
             {"type", body.type},

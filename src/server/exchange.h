@@ -27,8 +27,8 @@ struct HttpResponse {
   std::string body = {};
 };
 
-/// Answered once: by answer(), or by begin_stream(), write() and end_stream(). One thread at a time. Dropped without an
-/// answer, or in the middle of a stream, it closes the connection.
+/// Answered once: by answer(), or by begin_stream(), write() and end_stream(). One thread at a time. Dropped
+/// without an answer, or in the middle of a stream, it closes the connection.
 class Exchange {
  public:
   virtual ~Exchange() = default;

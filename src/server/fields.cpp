@@ -32,7 +32,8 @@ std::optional<float> Fields::number(std::string_view name) const {
   return static_cast<float>(value->get<double>());
 }
 
-std::optional<std::int64_t> Fields::integer(std::string_view name, std::int64_t least, std::int64_t most) const {
+std::optional<std::int64_t> Fields::integer(std::string_view name, std::int64_t least,
+                                            std::int64_t most) const {
   const Json* value = find(name);
   if (value == nullptr) return std::nullopt;
   const auto check = [&](bool fits) {
@@ -41,8 +42,8 @@ std::optional<std::int64_t> Fields::integer(std::string_view name, std::int64_t 
   check(value->is_number());
   if (value->is_number_float()) {
     const double number = value->get<double>();
-    check(std::trunc(number) == number && number >= static_cast<double>(least) && number <= static_cast<double>(most) &&
-          std::abs(number) < 9007199254740992.0);
+    check(std::trunc(number) == number && number >= static_cast<double>(least) &&
+          number <= static_cast<double>(most) && std::abs(number) < 9007199254740992.0);
     return static_cast<std::int64_t>(number);
   }
   check(!value->is_number_unsigned() || value->get<std::uint64_t>() <= static_cast<std::uint64_t>(INT64_MAX));

@@ -1,5 +1,5 @@
-// The fields of a request, read leniently: absent and null are the same. A value of the wrong kind is a RequestError that
-// names the field.
+// The fields of a request, read leniently: absent and null are the same. A value of the wrong kind is a
+// RequestError that names the field.
 #pragma once
 #include <cstdint>
 #include <optional>
@@ -14,7 +14,8 @@ namespace calla::server {
 class Fields {
  public:
   /// `prefix` stands before the names in messages: "stream_options.".
-  explicit Fields(const Json& object, std::string prefix = {}) : object_(&object), prefix_(std::move(prefix)) {}
+  explicit Fields(const Json& object, std::string prefix = {})
+      : object_(&object), prefix_(std::move(prefix)) {}
 
   /// The value, or null where it is absent or JSON's null.
   const Json* find(std::string_view name) const;
@@ -30,7 +31,8 @@ class Fields {
   /// An object.
   std::optional<Fields> object(std::string_view name) const;
 
-  [[noreturn]] void refuse(std::string_view name, std::string_view problem, std::string_view advice = {}) const;
+  [[noreturn]] void refuse(std::string_view name, std::string_view problem,
+                           std::string_view advice = {}) const;
 
  private:
   const Json* object_;

@@ -54,8 +54,9 @@ SamplingChoice sampling_choice(const Fields& fields, const Tokenizer& tokenizer)
 
 /// What would change the answer, and is not there: better refused than left out silently.
 void refuse_unsupported(const Fields& fields) {
-  constexpr std::array<const char*, 8> constraints{"guided_json",    "guided_regex", "guided_choice",      "guided_grammar",
-                                                   "structured_outputs", "grammar",      "json_schema", "best_of"};
+  constexpr std::array<const char*, 8> constraints{
+      "guided_json",        "guided_regex", "guided_choice", "guided_grammar",
+      "structured_outputs", "grammar",      "json_schema",   "best_of"};
   for (const char* name : constraints) {
     if (fields.has(name)) fields.refuse(name, "is not supported", "leave it out");
   }
@@ -71,7 +72,8 @@ GenerationFields generation_fields(const Fields& fields, const Tokenizer& tokeni
   const std::optional<int> limit = token_limit(fields, "max_completion_tokens");
   result.max_tokens = limit ? limit : old_limit;
   result.stop = fields.strings("stop");
-  if (result.stop.size() > most_stops) fields.refuse("stop", fmt::format("has more than {} strings", most_stops));
+  if (result.stop.size() > most_stops)
+    fields.refuse("stop", fmt::format("has more than {} strings", most_stops));
   result.choices = static_cast<int>(fields.integer("n", 1, most_choices).value_or(1));
   result.stream = fields.boolean("stream").value_or(false);
   if (const auto options = fields.object("stream_options")) {

@@ -31,7 +31,9 @@ class Exposition {
   std::string text_;
 };
 
-std::string label(std::string_view name, std::string_view value) { return fmt::format("{{{}=\"{}\"}}", name, value); }
+std::string label(std::string_view name, std::string_view value) {
+  return fmt::format("{{{}=\"{}\"}}", name, value);
+}
 
 void write_engine(Exposition& out, const Engine& engine) {
   const EngineStats stats = engine.stats();
@@ -45,16 +47,19 @@ void write_engine(Exposition& out, const Engine& engine) {
   out.gauge("calla_slots", "Sequences that can be decoded together.", stats.slots);
   out.gauge("calla_slots_busy", "Slots that serve a request.", stats.busy);
   out.counter("calla_prompt_tokens_total", "Tokens of prompts.", stats.prompt_tokens);
-  out.counter("calla_cached_tokens_total", "Tokens of prompts whose state was in the cache.", stats.cached_tokens);
+  out.counter("calla_cached_tokens_total", "Tokens of prompts whose state was in the cache.",
+              stats.cached_tokens);
   out.counter("calla_generated_tokens_total", "Tokens of replies.", stats.generated_tokens);
   out.counter("calla_decode_steps_total", "Decode steps of all slots together.", stats.steps);
   out.counter("calla_prefill_pieces_total", "Pieces of prompts that were read.", stats.pieces);
   out.counter("calla_prefill_seconds_total", "Time spent on prompts.", stats.prefill.count());
   out.counter("calla_decode_seconds_total", "Time spent on decode steps.", stats.decode.count());
-  out.counter("calla_cache_hits_total", "Requests that found a part of their prompt in the cache.", stats.cache_hits);
+  out.counter("calla_cache_hits_total", "Requests that found a part of their prompt in the cache.",
+              stats.cache_hits);
   out.head("calla_cache_misses_total", "counter", "Requests that found nothing of their prompt, by why.");
   for (std::size_t i = 0; i < cache_miss_count; ++i) {
-    out.sample("calla_cache_misses_total", label("reason", name(static_cast<CacheMiss>(i))), stats.cache_misses[i]);
+    out.sample("calla_cache_misses_total", label("reason", name(static_cast<CacheMiss>(i))),
+               stats.cache_misses[i]);
   }
   out.counter("calla_cache_evictions_total", "Snapshots that made room for others.", stats.cache_evictions);
   out.gauge("calla_cache_entries", "Snapshots in memory.", stats.cache_entries);
@@ -105,20 +110,25 @@ void Metrics::count(const RequestRecord& record) {
   queued_.observe(reply.queued.count());
   prefill_.observe(reply.prefill.count());
   const int each = reply.choices > 0 ? reply.usage.completion_tokens / reply.choices : 0;
-  if (each > 0) token_.observe(reply.decode.count() / each, static_cast<std::uint64_t>(reply.usage.completion_tokens));
+  if (each > 0)
+    token_.observe(reply.decode.count() / each, static_cast<std::uint64_t>(reply.usage.completion_tokens));
 }
 
 std::string Metrics::text(const Engine* engine, int connections) const {
   Exposition out;
   {
     const std::lock_guard lock(mutex_);
-    out.head("calla_requests_total", "counter", "HTTP requests, by path and status; 499: the client went away.");
+    out.head("calla_requests_total", "counter",
+             "HTTP requests, by path and status; 499: the client went away.");
     for (const auto& [key, count] : requests_) {
-      out.sample("calla_requests_total", fmt::format("{{path=\"{}\",status=\"{}\"}}", key.first, key.second), count);
+      out.sample("calla_requests_total", fmt::format("{{path=\"{}\",status=\"{}\"}}", key.first, key.second),
+                 count);
     }
     out.counter("calla_reasoning_tokens_total", "Tokens of replies that were reasoning.", reasoning_tokens_);
-    out.add(first_token_.text("calla_time_to_first_token_seconds", "From a request to the first text of its reply."));
-    out.add(token_.text("calla_token_latency_seconds", "From token to token: of each request the mean, once a token."));
+    out.add(first_token_.text("calla_time_to_first_token_seconds",
+                              "From a request to the first text of its reply."));
+    out.add(token_.text("calla_token_latency_seconds",
+                        "From token to token: of each request the mean, once a token."));
     out.add(queued_.text("calla_queue_seconds", "From a request to its slot."));
     out.add(prefill_.text("calla_prefill_request_seconds", "From the slot to the end of the prompt."));
     out.add(request_.text("calla_request_seconds", "From a request to the end of its answer."));

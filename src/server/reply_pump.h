@@ -16,9 +16,9 @@ struct ReplyListener {
   std::function<void()> pause = [] {};  // nothing has come for a moment
 };
 
-/// Passes on the events of all replies until each has finished, in the order in which they come. Returns early, within a
-/// twentieth of a second, when the client has gone or the program is ending; the caller drops the replies then, which cancels
-/// them. Fills in the record.
+/// Passes on the events of all replies until each has finished, in the order in which they come. Returns
+/// early, within a twentieth of a second, when the client has gone or the program is ending; the caller drops
+/// the replies then, which cancels them. Fills in the record.
 Abandoned pump(Call& call, std::vector<ChatStream>& replies, const ReplyListener& listener);
 
 }  // namespace calla::server

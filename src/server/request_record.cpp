@@ -25,15 +25,16 @@ void RequestRecord::Reply::add(const ChatFinished& finished) {
 
 std::string log_line(const RequestRecord& record) {
   const Seconds took = RequestRecord::Clock::now() - record.began;
-  std::string line = fmt::format("id={} peer={} method={} path={} status={} seconds={:.3f}", record.id, record.peer,
-                                 record.method, quote(record.path), record.status, took.count());
+  std::string line = fmt::format("id={} peer={} method={} path={} status={} seconds={:.3f}", record.id,
+                                 record.peer, record.method, quote(record.path), record.status, took.count());
   if (record.first_token) line += fmt::format(" first_token={:.3f}", record.first_token->count());
   if (const auto& reply = record.reply) {
     line += fmt::format(
-        " stream={} prompt={} cached={} out={} reasoning={} queued={:.3f} prefill={:.3f} decode={:.3f} finish={}",
-        reply->streamed, reply->usage.prompt_tokens, reply->usage.cached_tokens, reply->usage.completion_tokens,
-        reply->usage.reasoning_tokens, reply->queued.count(), reply->prefill.count(), reply->decode.count(),
-        reply->finish);
+        " stream={} prompt={} cached={} out={} reasoning={} queued={:.3f} prefill={:.3f} decode={:.3f} "
+        "finish={}",
+        reply->streamed, reply->usage.prompt_tokens, reply->usage.cached_tokens,
+        reply->usage.completion_tokens, reply->usage.reasoning_tokens, reply->queued.count(),
+        reply->prefill.count(), reply->decode.count(), reply->finish);
     if (reply->choices > 1) line += fmt::format(" choices={}", reply->choices);
     if (!reply->cache_note.empty()) line += " cache=" + quote(reply->cache_note);
   }

@@ -15,7 +15,7 @@ struct RequestRecord {
   std::string id;
   std::string peer;
   std::string method;
-  std::string path;            // as asked for
+  std::string path;             // as asked for
   std::string route = "other";  // the same where it is one that there is
   Clock::time_point began = Clock::now();
   int status = 0;     // 499: the client went away

@@ -41,8 +41,8 @@ Server::Server(ServerOptions options, Log log)
       http_(
           options_.limits, [this](std::shared_ptr<Exchange> exchange) { accept(std::move(exchange)); },
           [this](const RefusedRequest& refused) {
-            log_(LogLevel::warning,
-                 fmt::format("peer={} status={} error={}", refused.peer, refused.status, quote(refused.reason)));
+            log_(LogLevel::warning, fmt::format("peer={} status={} error={}", refused.peer, refused.status,
+                                                quote(refused.reason)));
           }),
       workers_(std::make_unique<Workers>(options_.limits.connections)) {}
 
@@ -116,17 +116,19 @@ const Server::Route& Server::find_route(const HttpRequest& request) const {
 /// What has to hold whatever is asked for.
 void Server::check(const HttpRequest& request) const {
   if (http_.is_loopback() && options_.api_keys.empty() && !is_local_host(request.header("host"))) {
-    throw HttpError(403, {.message = "Host: " + quote(request.header("host")) +
-                                     " is no name of this machine; to serve other names, start with --api-key",
-                          .type = "invalid_request_error",
-                          .code = "host_not_allowed"});
+    throw HttpError(403,
+                    {.message = "Host: " + quote(request.header("host")) +
+                                " is no name of this machine; to serve other names, start with --api-key",
+                     .type = "invalid_request_error",
+                     .code = "host_not_allowed"});
   }
   if (request.method != "POST") return;
   const std::string_view type = request.header("content-type");
   const std::string_view plain = type.substr(0, std::min(type.find_first_of("; "), type.size()));
   constexpr std::string_view json = "application/json";
-  const bool is_json = std::equal(plain.begin(), plain.end(), json.begin(), json.end(),
-                                  [](char a, char b) { return (a >= 'A' && a <= 'Z' ? a - 'A' + 'a' : a) == b; });
+  const bool is_json = std::equal(plain.begin(), plain.end(), json.begin(), json.end(), [](char a, char b) {
+    return (a >= 'A' && a <= 'Z' ? a - 'A' + 'a' : a) == b;
+  });
   if (!is_json) {
     throw HttpError(415, {.message = "the Content-Type must be application/json",
                           .type = "invalid_request_error",
@@ -154,7 +156,8 @@ void Server::accept(std::shared_ptr<Exchange> exchange) {
     check(request);
     if (request.method == "OPTIONS") {
       record.status = 204;
-      return job->exchange->answer({.status = 204, .headers = {{"Allow", fmt::format("{}, OPTIONS", route.method)}}});
+      return job->exchange->answer(
+          {.status = 204, .headers = {{"Allow", fmt::format("{}, OPTIONS", route.method)}}});
     }
     if (!route.open && !is_authorized(request, options_.api_keys)) {
       throw HttpError(401,
@@ -222,7 +225,8 @@ void Server::answer(Job& job, const std::function<void()>& handler) {
     record.status = fault.status();
     record.fault = fault.body().message;
     // In the middle of a stream nothing can be said; dropping the exchange closes it.
-    if (!job.exchange->begun()) job.exchange->answer(error_response(fault.status(), fault.body(), fault.headers()));
+    if (!job.exchange->begun())
+      job.exchange->answer(error_response(fault.status(), fault.body(), fault.headers()));
   }
 }
 

@@ -19,8 +19,8 @@ namespace calla::server {
 
 struct ServerOptions {
   std::string host = "127.0.0.1";
-  int port = 8080;                       // 0: any that is free
-  std::vector<std::string> api_keys;     // none: everyone may ask
+  int port = 8080;                        // 0: any that is free
+  std::vector<std::string> api_keys;      // none: everyone may ask
   std::vector<std::string> cors_origins;  // web pages that may call; "*": all
   HttpLimits limits;
   Seconds keep_alive{15};
@@ -40,8 +40,8 @@ class Server {
   Server(Server&&) = delete;
   Server& operator=(Server&&) = delete;
 
-  /// Takes the port and answers from then on: /health with the progress of loading, most other requests with 503. Throws
-  /// Error when the port cannot be had.
+  /// Takes the port and answers from then on: /health with the progress of loading, most other requests with
+  /// 503. Throws Error when the port cannot be had.
   void start();
   /// "http://127.0.0.1:8080"
   std::string url() const;

@@ -70,7 +70,8 @@ TEST(Json, RefusesAnObjectOfTooManyKeys) {
     return text + "}";
   };
   EXPECT_EQ(fault_of(object(json_key_limit)), "no error");
-  EXPECT_NE(fault_of(object(json_key_limit + 1)).find("has an object of more than 10000 keys"), std::string::npos);
+  EXPECT_NE(fault_of(object(json_key_limit + 1)).find("has an object of more than 10000 keys"),
+            std::string::npos);
   EXPECT_EQ(message_of([&] { parse_json_unique(object(json_key_limit + 1), "f"); }), "no error")
       << "sorted keys are found quickly";
   std::string array = "[0";

@@ -93,8 +93,7 @@ TEST(Bench, WritesTableCsvAndPlot) {
                                  "demo:2", "--csv", csv, "--plot", plot});
   EXPECT_EQ(result.code, 0) << result.err;
   EXPECT_EQ(result.err, "") << "no bar where nobody looks";
-  for (const char* part :
-       {"4-bit by 8-bit products", "Calla demo, 2 layers, synthetic", "context", "digest"})
+  for (const char* part : {"4-bit by 8-bit products", "Calla demo, 2 layers, synthetic", "context", "digest"})
     EXPECT_NE(result.out.find(part), std::string::npos) << part << " in:\n" << result.out;
   const std::string lines = test::read_file(csv);
   EXPECT_EQ(std::count(lines.begin(), lines.end(), '\n'), 2);

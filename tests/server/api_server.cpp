@@ -19,12 +19,14 @@ Joined join_stream(const std::string& stream, int choice) {
       const Json& delta = one.at("delta");
       if (delta.contains("role")) joined.role = delta["role"];
       if (delta.contains("content")) joined.content += delta["content"].get<std::string>();
-      if (delta.contains("reasoning_content")) joined.reasoning += delta["reasoning_content"].get<std::string>();
+      if (delta.contains("reasoning_content"))
+        joined.reasoning += delta["reasoning_content"].get<std::string>();
       if (delta.contains("tool_calls")) {
         for (const Json& piece : delta["tool_calls"]) {
           const auto index = piece.at("index").get<std::size_t>();
           if (piece.contains("id")) {
-            joined.tool_calls[index] = {{"id", piece["id"]}, {"name", piece["function"]["name"]}, {"arguments", ""}};
+            joined.tool_calls[index] = {
+                {"id", piece["id"]}, {"name", piece["function"]["name"]}, {"arguments", ""}};
           }
           Json& arguments = joined.tool_calls.at(index)["arguments"];
           arguments = arguments.get<std::string>() + piece["function"].value("arguments", "");

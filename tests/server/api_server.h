@@ -106,7 +106,8 @@ class ScriptedServer {
  public:
   explicit ScriptedServer(ApiOptions options = {})
       : control_(std::make_shared<ScriptControl>()),
-        api_((say("Hello."), std::make_unique<ScriptedBackend>(control_, options.slots, options.context)), options) {}
+        api_((say("Hello."), std::make_unique<ScriptedBackend>(control_, options.slots, options.context)),
+             options) {}
 
   /// The reply to each request from now on.
   void say(std::string_view text) { play({.tokens = tokens_of(text)}); }
@@ -121,7 +122,9 @@ class ScriptedServer {
   ApiServer& api() { return api_; }
   int port() const { return api_.port(); }
 
-  HttpAnswer post(std::string_view path, const Json& body) const { return ask(port(), "POST", path, body.dump()); }
+  HttpAnswer post(std::string_view path, const Json& body) const {
+    return ask(port(), "POST", path, body.dump());
+  }
   HttpAnswer chat(const Json& body) const { return post("/v1/chat/completions", body); }
 
  private:

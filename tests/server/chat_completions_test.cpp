@@ -13,7 +13,8 @@ using namespace test;
 using std::chrono::milliseconds;
 
 const Json& weather_tool() {
-  static const Json tool = Json::parse(R"({"type": "function", "function": {"name": "get_weather", "parameters":
+  static const Json tool =
+      Json::parse(R"({"type": "function", "function": {"name": "get_weather", "parameters":
       {"type": "object", "properties": {"city": {"type": "string"}, "days": {"type": "integer"}}}}})");
   return tool;
 }
@@ -23,7 +24,8 @@ const Json& echo_tool() {
   return tool;
 }
 const std::string weather_call =
-    "<tool_call>\n<function=get_weather>\n<parameter=city>\nMadrid\n</parameter>\n<parameter=days>\n3\n</parameter>\n"
+    "<tool_call>\n<function=get_weather>\n<parameter=city>\nMadrid\n</parameter>\n<parameter=days>\n3\n</"
+    "parameter>\n"
     "</function>\n</tool_call>";
 const std::string echo_call =
     "<tool_call>\n<function=echo>\n<parameter=text>\nhi\n</parameter>\n</function>\n</tool_call>";
@@ -49,7 +51,8 @@ TEST(ChatCompletions, AnswersInOpenAisForm) {
   ASSERT_EQ(json.at("choices").size(), 1U);
   const Json& choice = json.at("choices").at(0);
   EXPECT_EQ(choice.at("index"), 0);
-  EXPECT_EQ(choice.at("message"), Json::parse(R"({"role": "assistant", "content": "The capital is Bangkok."})"));
+  EXPECT_EQ(choice.at("message"),
+            Json::parse(R"({"role": "assistant", "content": "The capital is Bangkok."})"));
   EXPECT_EQ(choice.at("finish_reason"), "stop");
   EXPECT_EQ(choice.at("logprobs"), nullptr);
   const Json& usage = json.at("usage");
@@ -62,7 +65,8 @@ TEST(ChatCompletions, StreamsRoleFirstAndDoneLast) {
   ScriptedServer server;
   server.say("The capital is Bangkok.");
   HttpClient client(server.port());
-  const HttpAnswer answer = client.request("POST", "/v1/chat/completions", chat_body("?", {{"stream", true}}).dump());
+  const HttpAnswer answer =
+      client.request("POST", "/v1/chat/completions", chat_body("?", {{"stream", true}}).dump());
   EXPECT_EQ(answer.header("content-type"), "text/event-stream; charset=utf-8");
   EXPECT_EQ(answer.header("cache-control"), "no-cache");
   const Joined joined = join_stream(answer.body);
@@ -89,7 +93,8 @@ TEST(ChatCompletions, StreamsRoleFirstAndDoneLast) {
 TEST(ChatCompletions, JoinedDeltasEqualTheWholeAnswer) {
   ScriptedServer server;
   const Json tools{{"tools", {weather_tool(), echo_tool()}}};
-  const Json thinking{{"chat_template_kwargs", {{"enable_thinking", true}}}, {"tools", {weather_tool(), echo_tool()}}};
+  const Json thinking{{"chat_template_kwargs", {{"enable_thinking", true}}},
+                      {"tools", {weather_tool(), echo_tool()}}};
   const std::vector<std::pair<std::string, Json>> cases{
       {"Plain text.\n\nWith lines.", Json::object()},
       {"Because of this.\n</think>\n\nThe answer.", thinking},
@@ -112,7 +117,8 @@ TEST(ChatCompletions, JoinedDeltasEqualTheWholeAnswer) {
       const Json choice = answer.json().at("choices").at(0);
       const Joined joined = stream_of(server, chat_body("?", more));
       const Json& message = choice.at("message");
-      EXPECT_EQ(joined.content, message.at("content").is_null() ? "" : message.at("content").get<std::string>());
+      EXPECT_EQ(joined.content,
+                message.at("content").is_null() ? "" : message.at("content").get<std::string>());
       EXPECT_EQ(joined.reasoning, message.value("reasoning_content", ""));
       EXPECT_EQ(joined.finish_reason, choice.at("finish_reason"));
       const Json calls = message.value("tool_calls", Json::array());
@@ -272,7 +278,8 @@ TEST(ChatCompletions, Q056_LongArgumentsAreStreamedAsTheyCome) {
   ScriptedServer server;
   std::string text;
   for (int i = 0; i < 60; ++i) text += fmt::format("line {} \"quoted\"\n", i);
-  server.say("<tool_call>\n<function=echo>\n<parameter=text>\n" + text + "</parameter>\n</function>\n</tool_call>");
+  server.say("<tool_call>\n<function=echo>\n<parameter=text>\n" + text +
+             "</parameter>\n</function>\n</tool_call>");
   const Joined joined = stream_of(server, chat_body("?", {{"tools", {echo_tool()}}}));
   EXPECT_GT(joined.chunks.size(), 100U) << "in many pieces";
   EXPECT_EQ(Json::parse(joined.tool_calls[0].at("arguments").get<std::string>()).at("text"),
@@ -281,7 +288,8 @@ TEST(ChatCompletions, Q056_LongArgumentsAreStreamedAsTheyCome) {
 
 TEST(ChatCompletions, Q068_Q073_HistoryWithToolsIsTaken) {
   ScriptedServer server;
-  const Json two_results = Json::parse(R"({"messages": [{"role": "user", "content": "Go"}, {"role": "assistant", "content": "",
+  const Json two_results =
+      Json::parse(R"({"messages": [{"role": "user", "content": "Go"}, {"role": "assistant", "content": "",
       "tool_calls": [{"function": {"name": "a", "arguments": "{}"}}, {"function": {"name": "b", "arguments": "{}"}}]},
       {"role": "tool", "content": "ra"}, {"role": "tool", "content": "rb"}]})");
   std::vector<Token> prompt;
@@ -291,12 +299,16 @@ TEST(ChatCompletions, Q068_Q073_HistoryWithToolsIsTaken) {
   });
   EXPECT_EQ(server.chat(two_results).status, 200);
   EXPECT_EQ(demo_tokenizer().decode(prompt),
-            "<|im_start|>user\nGo<|im_end|>\n<|im_start|>assistant\n<think>\n\n</think>\n\n<tool_call>\n<function=a>\n"
-            "</function>\n</tool_call>\n<tool_call>\n<function=b>\n</function>\n</tool_call><|im_end|>\n<|im_start|>user\n"
-            "<tool_response>\nra\n</tool_response>\n<tool_response>\nrb\n</tool_response><|im_end|>\n<|im_start|>assistant\n"
+            "<|im_start|>user\nGo<|im_end|>\n<|im_start|>assistant\n<think>\n\n</"
+            "think>\n\n<tool_call>\n<function=a>\n"
+            "</function>\n</tool_call>\n<tool_call>\n<function=b>\n</function>\n</"
+            "tool_call><|im_end|>\n<|im_start|>user\n"
+            "<tool_response>\nra\n</tool_response>\n<tool_response>\nrb\n</"
+            "tool_response><|im_end|>\n<|im_start|>assistant\n"
             "<think>\n");
 
-  const Json cut = Json::parse(R"({"messages": [{"role": "user", "content": "Go"}, {"role": "assistant", "content": null,
+  const Json cut =
+      Json::parse(R"({"messages": [{"role": "user", "content": "Go"}, {"role": "assistant", "content": null,
       "tool_calls": [{"id": "any", "type": "function", "function": {"name": "w",
       "arguments": "{\"path\": \"a.py\", \"content\": \"x"}}]}, {"role": "tool", "tool_call_id": "any", "content": "ok"}]})");
   EXPECT_EQ(server.chat(cut).status, 200);
@@ -304,18 +316,19 @@ TEST(ChatCompletions, Q068_Q073_HistoryWithToolsIsTaken) {
 
 TEST(ChatCompletions, Q058_Q059_Q062_Q067_WhatAgentsSendIsTaken) {
   ScriptedServer server;
-  for (const char* messages : {
-           R"([{"role": "system", "content": "A"}, {"role": "system", "content": "B"}, {"role": "user", "content": "C"}])",
-           R"([{"role": "developer", "content": "A"}, {"role": "user", "content": "C"}])",
-           R"([{"role": "user", "content": "A"}, {"role": "system", "content": "B"}, {"role": "user", "content": "C"}])",
-           R"([{"role": "user", "content": [{"type": "text", "text": "A", "cache_control": {"type": "ephemeral"}}]}])",
-           R"([{"role": "user", "content": "A"}, {"role": "assistant", "tool_calls": [{"id": "1", "type": "function",
+  for (
+      const char* messages : {
+          R"([{"role": "system", "content": "A"}, {"role": "system", "content": "B"}, {"role": "user", "content": "C"}])",
+          R"([{"role": "developer", "content": "A"}, {"role": "user", "content": "C"}])",
+          R"([{"role": "user", "content": "A"}, {"role": "system", "content": "B"}, {"role": "user", "content": "C"}])",
+          R"([{"role": "user", "content": [{"type": "text", "text": "A", "cache_control": {"type": "ephemeral"}}]}])",
+          R"([{"role": "user", "content": "A"}, {"role": "assistant", "tool_calls": [{"id": "1", "type": "function",
                "function": {"name": "f", "arguments": {"x": 1}}}]}, {"role": "tool", "content": "r", "tool_call_id": "1"}])",
-           R"([{"role": "user", "content": "A"}, {"role": "assistant", "content": "", "reasoning": "because"},
+          R"([{"role": "user", "content": "A"}, {"role": "assistant", "content": "", "reasoning": "because"},
                {"role": "user", "content": "C"}])",
-           R"([{"role": "assistant", "content": "A"}, {"role": "tool", "content": "r"}])",
-           R"([{"role": "user", "content": "A"}, {"role": "assistant", "content": "The answer is"}])",
-       }) {
+          R"([{"role": "assistant", "content": "A"}, {"role": "tool", "content": "r"}])",
+          R"([{"role": "user", "content": "A"}, {"role": "assistant", "content": "The answer is"}])",
+      }) {
     const HttpAnswer answer = server.chat({{"messages", Json::parse(messages)}});
     EXPECT_EQ(answer.status, 200) << messages << answer.body;
   }
@@ -351,7 +364,8 @@ TEST(ChatCompletions, Q076_EmptyAndNullFieldsChangeNothing) {
   ScriptedServer server;
   server.say("Good.");
   const Json plain = server.chat(chat_body("?")).json().at("choices");
-  const Json more = Json::parse(R"({"tools": [], "stop": [], "max_tokens": -1, "temperature": null, "tool_choice": null,
+  const Json more =
+      Json::parse(R"({"tools": [], "stop": [], "max_tokens": -1, "temperature": null, "tool_choice": null,
       "response_format": {"type": "text"}, "n": null, "logit_bias": null, "stream": null, "seed": null, "user": "u",
       "metadata": {"a": "b"}, "store": false, "service_tier": "auto", "verbosity": "low", "prompt_cache_key": "k",
       "modalities": ["text"], "parallel_tool_calls": true, "some_new_field": [1, {"x": null}], "model": "gpt-9"})");
@@ -417,10 +431,11 @@ TEST(ChatCompletions, Q077_ARequiredCallIsBegunForTheModel) {
   }
   // Of two tools the name is the model's to choose.
   plays("=get_weather>\n<parameter=city>\nRome\n</parameter>\n</function>\n</tool_call>");
-  const Json any = server
-                       .chat(chat_body("?", {{"tools", {echo_tool(), weather_tool()}}, {"tool_choice", "required"}}))
-                       .json();
-  EXPECT_EQ(any.at("choices").at(0).at("message").at("tool_calls").at(0).at("function").at("name"), "get_weather");
+  const Json any =
+      server.chat(chat_body("?", {{"tools", {echo_tool(), weather_tool()}}, {"tool_choice", "required"}}))
+          .json();
+  EXPECT_EQ(any.at("choices").at(0).at("message").at("tool_calls").at(0).at("function").at("name"),
+            "get_weather");
 }
 
 TEST(ChatCompletions, Q077_ARequiredCallComesAfterTheReasoning) {
@@ -448,19 +463,22 @@ TEST(ChatCompletions, Q077_ChoicesThatMakeNoSenseAreRefused) {
     EXPECT_EQ(answer.status, 400) << answer.body;
     return answer.json().at("error").at("param").get<std::string>();
   };
-  EXPECT_EQ(param({{"tools", {echo_tool()}}, {"tool_choice", {{"type", "function"}, {"function", {{"name", "x"}}}}}}),
+  EXPECT_EQ(param({{"tools", {echo_tool()}},
+                   {"tool_choice", {{"type", "function"}, {"function", {{"name", "x"}}}}}}),
             "tool_choice");
   EXPECT_EQ(param({{"tools", {echo_tool()}}, {"tool_choice", "sometimes"}}), "tool_choice");
   EXPECT_EQ(param({{"tools", {echo_tool()}}, {"tool_choice", {{"type", "function"}}}}), "tool_choice.name");
   EXPECT_EQ(param({{"tool_choice", "required"}}), "tool_choice");
   EXPECT_EQ(param({{"tools", {{{"type", "custom"}, {"name", "x"}}}}}), "tools[0].type");
-  EXPECT_EQ(param({{"tools", {{{"type", "function"}, {"function", Json::object()}}}}}), "tools[0].function.name");
+  EXPECT_EQ(param({{"tools", {{{"type", "function"}, {"function", Json::object()}}}}}),
+            "tools[0].function.name");
 }
 
 TEST(ChatCompletions, OneCallIsEnoughWithoutParallelCalls) {
   ScriptedServer server;
   server.say(weather_call + "\n" + echo_call);
-  const Json body = chat_body("?", {{"tools", {weather_tool(), echo_tool()}}, {"parallel_tool_calls", false}});
+  const Json body =
+      chat_body("?", {{"tools", {weather_tool(), echo_tool()}}, {"parallel_tool_calls", false}});
   const Json choice = server.chat(body).json().at("choices").at(0);
   EXPECT_EQ(choice.at("message").at("tool_calls").size(), 1U);
   EXPECT_EQ(choice.at("finish_reason"), "tool_calls");
@@ -496,10 +514,11 @@ TEST(ChatCompletions, Q082_AnOverflowIsARefusalWithBothNumbers) {
     const std::string message = error.at("message");
     EXPECT_NE(message.find("256"), std::string::npos) << message;
     EXPECT_NE(message.find("context length"), std::string::npos) << message;
-    EXPECT_NE(message.find(std::to_string(tokens_of("<|im_start|>user\n" + text.substr(0, text.size() - 1) +
-                                                    "<|im_end|>\n<|im_start|>assistant\n<think>\n\n</think>\n\n")
-                                              .size())),
-              std::string::npos)
+    EXPECT_NE(
+        message.find(std::to_string(tokens_of("<|im_start|>user\n" + text.substr(0, text.size() - 1) +
+                                              "<|im_end|>\n<|im_start|>assistant\n<think>\n\n</think>\n\n")
+                                        .size())),
+        std::string::npos)
         << message;
   }
 }
@@ -519,7 +538,8 @@ TEST(ChatCompletions, Q083_AClientThatGoesAwayFreesTheSlot) {
       }
       HttpClient client(server.port());
       client.send_request("POST", "/v1/chat/completions", chat_body(text, {{"stream", stream}}).dump());
-      ASSERT_TRUE(eventually([&] { return in_prefill ? server.control().pieces > 2 : server.control().steps > 2; }));
+      ASSERT_TRUE(
+          eventually([&] { return in_prefill ? server.control().pieces > 2 : server.control().steps > 2; }));
       const int worked = in_prefill ? server.control().pieces : server.control().steps;
       client.close();
       ASSERT_TRUE(eventually([&] { return server.api().engine().stats().busy == 0; }));
@@ -529,7 +549,8 @@ TEST(ChatCompletions, Q083_AClientThatGoesAwayFreesTheSlot) {
       server.control().step_micros = 0;
       server.control().prefill_micros = 0;
       server.say("Still here.");
-      EXPECT_EQ(server.chat(chat_body("?")).json().at("choices").at(0).at("message").at("content"), "Still here.");
+      EXPECT_EQ(server.chat(chat_body("?")).json().at("choices").at(0).at("message").at("content"),
+                "Still here.");
     }
   }
 }
@@ -642,10 +663,12 @@ TEST(ChatCompletions, Q104_Logprobs) {
   check(server.chat(body).json().at("choices").at(0).at("logprobs").at("content"));
   Json streamed = Json::array();
   for (const Json& chunk : stream_of(server, body).chunks) {
-    for (const Json& entry : chunk.at("choices").at(0).at("logprobs").at("content")) streamed.push_back(entry);
+    for (const Json& entry : chunk.at("choices").at(0).at("logprobs").at("content"))
+      streamed.push_back(entry);
   }
   check(streamed);
-  EXPECT_EQ(server.chat(chat_body("?", {{"top_logprobs", 2}})).json().at("error").at("param"), "top_logprobs");
+  EXPECT_EQ(server.chat(chat_body("?", {{"top_logprobs", 2}})).json().at("error").at("param"),
+            "top_logprobs");
   EXPECT_EQ(server.chat(chat_body("?", {{"logprobs", true}, {"top_logprobs", 21}})).status, 400);
 }
 
@@ -664,7 +687,8 @@ TEST(ChatCompletions, Q106_CallIdsAreUnique) {
   server.say(echo_call + "\n" + echo_call);
   std::set<std::string> ids;
   for (int turn = 0; turn < 4; ++turn) {
-    const Json message = server.chat(chat_body("?", {{"tools", {echo_tool()}}})).json().at("choices").at(0).at("message");
+    const Json message =
+        server.chat(chat_body("?", {{"tools", {echo_tool()}}})).json().at("choices").at(0).at("message");
     for (const Json& call : message.at("tool_calls")) ids.insert(call.at("id"));
   }
   EXPECT_EQ(ids.size(), 8U);
@@ -722,7 +746,8 @@ TEST(ChatCompletions, ThinkingCanBeSwitchedInEveryUsualWay) {
   EXPECT_FALSE(thinks_with({{"reasoning", {{"effort", "none"}}}}));
   EXPECT_FALSE(thinks_with({{"reasoning", {{"enabled", false}}}}));
   EXPECT_TRUE(thinks_with({{"reasoning_effort", "low"}}));
-  EXPECT_TRUE(thinks_with({{"reasoning_effort", "none"}, {"chat_template_kwargs", {{"enable_thinking", true}}}}))
+  EXPECT_TRUE(
+      thinks_with({{"reasoning_effort", "none"}, {"chat_template_kwargs", {{"enable_thinking", true}}}}))
       << "what is said for the template counts most";
   EXPECT_EQ(server.chat(chat_body("?", {{"reasoning_effort", "enormous"}})).json().at("error").at("param"),
             "reasoning_effort");
@@ -730,10 +755,13 @@ TEST(ChatCompletions, ThinkingCanBeSwitchedInEveryUsualWay) {
 
 TEST(ChatCompletions, Q110_BadBytes) {
   ScriptedServer server;
-  const auto post = [&](const std::string& body) { return ask(server.port(), "POST", "/v1/chat/completions", body); };
-  for (const std::string& body : {std::string("{\"messages\": [{\"role\": \"user\", \"content\": \"\xFF\"}]}"), std::string(),
-                                  std::string("{"), std::string("\xC4\xE3\xBA\xC3"), std::string("[1]"), std::string("null"),
-                                  std::string(1000, '['), std::string("{\"messages\": 1e999}")}) {
+  const auto post = [&](const std::string& body) {
+    return ask(server.port(), "POST", "/v1/chat/completions", body);
+  };
+  for (const std::string& body :
+       {std::string("{\"messages\": [{\"role\": \"user\", \"content\": \"\xFF\"}]}"), std::string(),
+        std::string("{"), std::string("\xC4\xE3\xBA\xC3"), std::string("[1]"), std::string("null"),
+        std::string(1000, '['), std::string("{\"messages\": 1e999}")}) {
     const HttpAnswer answer = post(body);
     EXPECT_EQ(answer.status, 400) << body << answer.body;
     EXPECT_EQ(answer.json().at("error").at("type"), "invalid_request_error");
@@ -749,7 +777,8 @@ TEST(ChatCompletions, Q110_BadBytes) {
 
 TEST(ChatCompletions, WhatCannotBeHonouredIsRefusedByName) {
   ScriptedServer server;
-  const Json fields = Json::parse(R"([["functions", [{"name": "f"}]], ["function_call", "auto"], ["audio", {"voice": "x"}],
+  const Json fields =
+      Json::parse(R"([["functions", [{"name": "f"}]], ["function_call", "auto"], ["audio", {"voice": "x"}],
       ["web_search_options", {}], ["guided_json", {}], ["temperature", "hot"], ["temperature", 3], ["top_p", 0], ["n", 99],
       ["stop", [1]], ["max_tokens", 0], ["max_tokens", 1.5], ["stream", "yes"], ["logit_bias", {"x": 1}], ["seed", "a"],
       ["min_p", 2], ["top_k", -5], ["presence_penalty", 9], ["tools", {}], ["stream_options", 1], ["reasoning", "high"],
@@ -761,7 +790,8 @@ TEST(ChatCompletions, WhatCannotBeHonouredIsRefusedByName) {
     EXPECT_EQ(answer.status, 400) << name << value << answer.body;
     EXPECT_TRUE(answer.json().at("error").at("param").get<std::string>().starts_with(name)) << answer.body;
   }
-  const Json image = Json::parse(R"({"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]}]})");
+  const Json image = Json::parse(
+      R"({"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]}]})");
   EXPECT_EQ(server.chat(image).status, 400);
 }
 
@@ -774,7 +804,8 @@ TEST(ChatCompletions, AFaultOfTheDeviceIsToldOnce) {
   EXPECT_EQ(whole.json().at("error").at("code"), "generation_failed");
 
   server.control().fail_at_step = 2;
-  const HttpAnswer streamed = server.chat(chat_body("?", {{"stream", true}, {"stream_options", {{"include_usage", true}}}}));
+  const HttpAnswer streamed =
+      server.chat(chat_body("?", {{"stream", true}, {"stream_options", {{"include_usage", true}}}}));
   EXPECT_EQ(streamed.status, 200);
   const Events events = read_events(streamed.body);
   EXPECT_EQ(events.data.back(), "[DONE]");
@@ -790,7 +821,8 @@ TEST(ChatCompletions, SamplingFieldsReachTheModel) {
     given = params;
     return Script{.tokens = tokens_of("x")};
   });
-  server.chat(chat_body("?", Json::parse(R"({"temperature": 0.5, "top_p": 0.75, "top_k": 7, "min_p": 0.25, "seed": 11,
+  server.chat(
+      chat_body("?", Json::parse(R"({"temperature": 0.5, "top_p": 0.75, "top_k": 7, "min_p": 0.25, "seed": 11,
       "presence_penalty": 1.5, "frequency_penalty": -0.5, "repetition_penalty": 1.25, "logit_bias": {"5": -100, "6": 2}})")));
   EXPECT_EQ(given.temperature, 0.5F);
   EXPECT_EQ(given.top_p, 0.75F);

@@ -19,7 +19,8 @@ namespace {
 constexpr int patience_ms = 10'000;
 
 std::string lower(std::string text) {
-  std::transform(text.begin(), text.end(), text.begin(), [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
+  std::transform(text.begin(), text.end(), text.begin(),
+                 [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
   return text;
 }
 
@@ -148,7 +149,8 @@ bool HttpClient::closed_within(std::chrono::milliseconds time) {
   const auto end = std::chrono::steady_clock::now() + time;
   std::array<char, 4096> bytes{};
   for (;;) {
-    const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(end - std::chrono::steady_clock::now());
+    const auto left =
+        std::chrono::duration_cast<std::chrono::milliseconds>(end - std::chrono::steady_clock::now());
     pollfd wait{.fd = socket_, .events = POLLIN, .revents = 0};
     if (left.count() <= 0 || ::poll(&wait, 1, static_cast<int>(left.count())) == 0) return false;
     if (::recv(socket_, bytes.data(), bytes.size(), 0) <= 0) return true;

@@ -12,7 +12,7 @@
 namespace calla::test {
 
 struct HttpAnswer {
-  int status = 0;  // 0: the connection ended before an answer
+  int status = 0;                              // 0: the connection ended before an answer
   std::map<std::string, std::string> headers;  // names in lower case
   std::string body;                            // chunks joined
 
@@ -43,7 +43,8 @@ class HttpClient {
     send_request(method, path, body, headers);
     return read_answer();
   }
-  /// Of a chunked answer whose head was read: the next line, without its end; nothing at the end of the answer.
+  /// Of a chunked answer whose head was read: the next line, without its end; nothing at the end of the
+  /// answer.
   std::optional<std::string> read_line();
   /// Whether the other side closes within the time.
   bool closed_within(std::chrono::milliseconds time);

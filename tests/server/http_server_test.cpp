@@ -54,7 +54,8 @@ class EchoServer {
     exchange->add_header("X-Path", exchange->request().path + "|" + exchange->request().query);
     if (exchange->request().path == "/drop") return;
     if (exchange->request().path != "/stream" && !held) {
-      return exchange->answer({.headers = {{"Content-Type", "text/plain"}}, .body = exchange->request().body});
+      return exchange->answer(
+          {.headers = {{"Content-Type", "text/plain"}}, .body = exchange->request().body});
     }
     threads_.emplace_back([this, exchange = std::move(exchange)] {
       while (held && !exchange->gone()) std::this_thread::sleep_for(milliseconds(2));
@@ -97,8 +98,9 @@ TEST(HttpServer, AnswersOneRequestAfterTheOtherOnAConnection) {
 TEST(HttpServer, TakesRequestsSentAhead) {
   EchoServer server;
   HttpClient client(server.port());
-  client.send("POST /1 HTTP/1.1\r\nHost: x\r\nContent-Length: 3\r\n\r\noneGET /2 HTTP/1.1\r\nHost: x\r\n\r\n"
-              "POST /3 HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n2\r\nde\r\n0\r\n\r\n");
+  client.send(
+      "POST /1 HTTP/1.1\r\nHost: x\r\nContent-Length: 3\r\n\r\noneGET /2 HTTP/1.1\r\nHost: x\r\n\r\n"
+      "POST /3 HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n2\r\nde\r\n0\r\n\r\n");
   EXPECT_EQ(client.read_answer().body, "one");
   EXPECT_EQ(client.read_answer().header("x-path"), "/2|");
   EXPECT_EQ(client.read_answer().body, "abcde");
@@ -161,7 +163,8 @@ TEST(HttpServer, RefusesWhatIsTooLargeBeforeReadingIt) {
     client.send("POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 1001\r\n\r\n");
     const HttpAnswer answer = client.read_answer();
     EXPECT_EQ(answer.status, 413);
-    EXPECT_NE(answer.json().at("error").at("message").get<std::string>().find("1000 bytes"), std::string::npos);
+    EXPECT_NE(answer.json().at("error").at("message").get<std::string>().find("1000 bytes"),
+              std::string::npos);
   }
   {
     HttpClient client(server.port());
@@ -286,10 +289,14 @@ TEST(HttpServer, BoundsItsConnections) {
 
 TEST(HttpServer, TellsWhyAPortCannotBeHad) {
   EchoServer server;
-  HttpServer second({}, [](auto) {}, [](const auto&) {});
+  HttpServer second(
+      {}, [](auto) {}, [](const auto&) {});
   const std::string message = message_of([&] { second.start("127.0.0.1", server.port()); });
-  EXPECT_NE(message.find(fmt::format("127.0.0.1:{}: cannot be listened on: ", server.port())), std::string::npos) << message;
-  HttpServer third({}, [](auto) {}, [](const auto&) {});
+  EXPECT_NE(message.find(fmt::format("127.0.0.1:{}: cannot be listened on: ", server.port())),
+            std::string::npos)
+      << message;
+  HttpServer third(
+      {}, [](auto) {}, [](const auto&) {});
   EXPECT_NE(message_of([&] { third.start("no.such.host.invalid", 0); }).find("--host"), std::string::npos);
 }
 

@@ -8,6 +8,7 @@
 #include <memory>
 #include <mutex>
 #include <stdexcept>
+#include <string>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -48,6 +49,7 @@ class ScriptedBackend final : public Backend {
   std::string_view device() const override { return "script"; }
   const MemoryPlan& memory() const override { return memory_; }
   int prefill_chunk() const override { return 64; }
+  int prefill_grain() const override { return 16; }
   void reset(int slot) override { at(slot) = Slot(); }
   int position(int slot) const override { return slots_.at(static_cast<std::size_t>(slot)).position; }
   void set_sampling(int slot, const SamplingParams& params, std::span<const Token> prompt) override {
@@ -70,7 +72,8 @@ class ScriptedBackend final : public Backend {
   std::vector<SampledToken> collect() override {
     pause(control_->step_micros);
     ++control_->steps;
-    if (control_->fail_at_step >= 0 && control_->fail_at_step-- == 0) throw std::runtime_error("the device is lost");
+    if (control_->fail_at_step >= 0 && control_->fail_at_step-- == 0)
+      throw std::runtime_error("the device is lost");
     std::vector<SampledToken> tokens;
     for (const int slot : steps_.front()) {
       if (!at(slot).ended) tokens.push_back(draw(slot));
@@ -80,8 +83,13 @@ class ScriptedBackend final : public Backend {
   }
   void abandon() noexcept override { steps_.clear(); }
   void score(int /*slot*/, std::span<const Token> /*tokens*/, const LogitsVisitor& /*visit*/) override {}
+  // There is no cache in front of it.
   std::unique_ptr<Snapshot> snapshot(int /*slot*/) override { return nullptr; }
   void restore(int /*slot*/, const Snapshot& /*snapshot*/) override {}
+  std::string snapshot_format() const override { return "script"; }
+  std::unique_ptr<Snapshot> load_snapshot(std::istream& /*in*/, const Snapshot* /*base*/) override {
+    return nullptr;
+  }
 
  private:
   struct Slot {
@@ -107,7 +115,8 @@ class ScriptedBackend final : public Backend {
     } else {
       token.token = s.params.end_tokens.front();
     }
-    token.end = std::find(s.params.end_tokens.begin(), s.params.end_tokens.end(), token.token) != s.params.end_tokens.end();
+    token.end = std::find(s.params.end_tokens.begin(), s.params.end_tokens.end(), token.token) !=
+                s.params.end_tokens.end();
     s.ended = token.end;
     if (!token.end) ++s.position;
     if (s.params.top_logprobs >= 0) token.logprob = -0.5F;

@@ -54,7 +54,8 @@ TEST(Server, Q092_Keys) {
   };
   EXPECT_EQ(ask(server.port(), "GET", "/health").status, 200);
   EXPECT_EQ(ask(server.port(), "GET", "/").status, 200);
-  for (const char* path : {"/v1/models", "/metrics"}) EXPECT_EQ(ask(server.port(), "GET", path).status, 401) << path;
+  for (const char* path : {"/v1/models", "/metrics"})
+    EXPECT_EQ(ask(server.port(), "GET", path).status, 401) << path;
   const HttpAnswer refused = with({});
   EXPECT_EQ(refused.status, 401);
   EXPECT_EQ(refused.json().at("error").at("type"), "authentication_error");
@@ -90,21 +91,23 @@ TEST(Server, Q091_Cors) {
   HttpClient::Headers keyed = origin;
   keyed.emplace_back("Authorization", "Bearer k");
   for (const bool stream : {false, true}) {
-    const HttpAnswer answer =
-        ask(server.port(), "POST", "/v1/chat/completions", chat_body("?", {{"stream", stream}}).dump(), keyed);
+    const HttpAnswer answer = ask(server.port(), "POST", "/v1/chat/completions",
+                                  chat_body("?", {{"stream", stream}}).dump(), keyed);
     EXPECT_EQ(answer.status, 200);
     EXPECT_EQ(answer.header("access-control-allow-origin"), "https://app.example");
     EXPECT_EQ(answer.header("vary"), "Origin");
   }
   const HttpAnswer refused = ask(server.port(), "POST", "/v1/chat/completions", "{}", origin);
   EXPECT_EQ(refused.status, 401);
-  EXPECT_EQ(refused.header("access-control-allow-origin"), "https://app.example") << "so that the page can read why";
+  EXPECT_EQ(refused.header("access-control-allow-origin"), "https://app.example")
+      << "so that the page can read why";
   EXPECT_EQ(ask(server.port(), "OPTIONS", "/v1/models", "", {{"Origin", "https://evil.example"}})
                 .header("access-control-allow-origin"),
             "");
 
   ScriptedServer closed;
-  const HttpAnswer none = ask(closed.port(), "OPTIONS", "/v1/models", "", {{"Origin", "https://app.example"}});
+  const HttpAnswer none =
+      ask(closed.port(), "OPTIONS", "/v1/models", "", {{"Origin", "https://app.example"}});
   EXPECT_EQ(none.status, 204);
   EXPECT_EQ(none.header("access-control-allow-origin"), "") << "off unless asked for";
   EXPECT_EQ(none.header("allow"), "GET, OPTIONS");
@@ -168,7 +171,8 @@ TEST(Server, DescribesItsModel) {
   EXPECT_EQ(model.at("id"), "demo");
   EXPECT_EQ(model.at("object"), "model");
   EXPECT_EQ(model.at("created"), 1700000000);
-  for (const char* name : {"context_length", "max_model_len", "context_window"}) EXPECT_EQ(model.at(name), 2048) << name;
+  for (const char* name : {"context_length", "max_model_len", "context_window"})
+    EXPECT_EQ(model.at(name), 2048) << name;
   EXPECT_EQ(model.at("meta").at("n_ctx"), 2048);
   EXPECT_EQ(ask(server.port(), "GET", "/v1/models/demo").json(), model);
   EXPECT_EQ(ask(server.port(), "GET", "/v1/models/gpt-9").status, 404);
@@ -191,8 +195,9 @@ TEST(Server, WritesOneLineForARequestAndNoneOfItsText) {
   server.say("hush-answer");
   server.chat(chat_body("hush-question"));
   const std::string line = server.api().log_line_with("path=\"/v1/chat/completions\"");
-  for (const char* part : {"id=req_", "peer=127.0.0.1", "method=POST", "status=200", "stream=false", "prompt=", "cached=0",
-                           "out=", "queued=", "prefill=", "decode=", "finish=stop", "first_token="}) {
+  for (const char* part :
+       {"id=req_", "peer=127.0.0.1", "method=POST", "status=200", "stream=false", "prompt=", "cached=0",
+        "out=", "queued=", "prefill=", "decode=", "finish=stop", "first_token="}) {
     EXPECT_NE(line.find(part), std::string::npos) << part << " in " << line;
   }
   server.chat(chat_body("hush-question", {{"temperature", 9}}));
