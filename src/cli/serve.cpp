@@ -92,14 +92,14 @@ std::string model_id(const Shape& shape) {
   return id;
 }
 
-std::string plan_line(const Model& model, std::uint64_t cache_limit) {
+std::string plan_line(const Model& model, std::uint64_t cache_memory) {
   const MemoryPlan& plan = model.engine.memory();
   return fmt::format(
       "{} on {}: {} slot{} of {} tokens; weights {}, KV cache {}, state {}, workspace {}, prefix cache up to "
       "{}",
       name(model.config.shape), model.engine.device(), plan.slots, plan.slots == 1 ? "" : "s", plan.context,
       format_bytes(plan.weights), format_bytes(plan.kv_cache), format_bytes(plan.states),
-      format_bytes(plan.workspace), format_bytes(cache_limit));
+      format_bytes(plan.workspace), format_bytes(cache_memory));
 }
 
 std::string curl_line(const server::Server& server, bool needs_key) {
@@ -152,6 +152,7 @@ void serve(const ServeFlags& flags) {
     logger->warn("{} can be reached from other machines, by everyone who asks; set --api-key", server.url());
   }
 
+  std::uint64_t cache_memory = 0;
   const OpenHooks hooks{.engine_options =
                             [&](const ModelWeights& found, const MemoryPlan& plan) {
                               return engine_options(flags, found, plan,
@@ -170,7 +171,7 @@ void serve(const ServeFlags& flags) {
   server.open({.chat = &model->chat,
                .id = model_id(model->config.shape),
                .created = std::chrono::duration_cast<std::chrono::seconds>(now).count()});
-  logger->info(plan_line(*model, model->engine.stats().cache_limit));
+  logger->info(plan_line(*model, cache_memory));
   logger->info("web page: {}/   API: {}/v1", server.url(), server.url());
   logger->info("try: {}", curl_line(server, needs_key));
 

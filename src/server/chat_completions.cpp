@@ -191,13 +191,14 @@ void chat_completions(Call& call) {
   if (!request.stream) {
     WholeAnswer answer(call, request);
     const Abandoned end =
-        pump(call, replies, {.event = [&](std::size_t i, const ChatEvent& event) { answer.take(i, event); }});
+        pump(call, replies, request.choices,
+             {.event = [&](std::size_t i, const ChatEvent& event) { answer.take(i, event); }});
     if (end == Abandoned::stopping) throw shutting_down();
     if (end == Abandoned::no) answer.send();
     return;
   }
   StreamedAnswer answer(call, request);
-  const Abandoned end = pump(call, replies,
+  const Abandoned end = pump(call, replies, request.choices,
                              {.event = [&](std::size_t i, const ChatEvent& event) { answer.take(i, event); },
                               .pause = [&] { answer.pause(); }});
   call.record.reply->streamed = true;

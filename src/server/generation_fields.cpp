@@ -54,9 +54,9 @@ SamplingChoice sampling_choice(const Fields& fields, const Tokenizer& tokenizer)
 
 /// What would change the answer, and is not there: better refused than left out silently.
 void refuse_unsupported(const Fields& fields) {
-  constexpr std::array<const char*, 8> constraints{
-      "guided_json",        "guided_regex", "guided_choice", "guided_grammar",
-      "structured_outputs", "grammar",      "json_schema",   "best_of"};
+  constexpr std::array<const char*, 7> constraints{"guided_json",    "guided_regex",       "guided_choice",
+                                                   "guided_grammar", "structured_outputs", "grammar",
+                                                   "json_schema"};
   for (const char* name : constraints) {
     if (fields.has(name)) fields.refuse(name, "is not supported", "leave it out");
   }
@@ -81,6 +81,13 @@ GenerationFields generation_fields(const Fields& fields, const Tokenizer& tokeni
   }
   result.side_request = !fields.boolean("cache_prompt").value_or(true);
   return result;
+}
+
+Token token_id(const Fields& fields, const std::string& name, const Json& value, const Tokenizer& tokenizer) {
+  const bool fits = value.is_number_integer() && value.get<std::int64_t>() >= 0 &&
+                    value.get<std::int64_t>() < tokenizer.size();
+  if (!fits) fields.refuse(name, fmt::format("is no token id from 0 to {}", tokenizer.size() - 1));
+  return value.get<Token>();
 }
 
 SamplingChoice sampling_of_choice(const SamplingChoice& sampling, int choice) {

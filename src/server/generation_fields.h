@@ -26,6 +26,9 @@ GenerationFields generation_fields(const Fields& fields, const Tokenizer& tokeni
 /// Sampling of one of several choices: their seeds differ.
 SamplingChoice sampling_of_choice(const SamplingChoice& sampling, int choice);
 
+/// A token id that the tokenizer has. Throws RequestError that names the field.
+Token token_id(const Fields& fields, const std::string& name, const Json& value, const Tokenizer& tokenizer);
+
 inline constexpr int most_choices = 16;
 inline constexpr int most_top_logprobs = 20;
 

@@ -12,7 +12,8 @@ bool is_text(const ChatEvent& event) {
 
 }  // namespace
 
-Abandoned pump(Call& call, std::vector<ChatStream>& replies, const ReplyListener& listener) {
+Abandoned pump(Call& call, std::vector<ChatStream>& replies, int choices_per_prompt,
+               const ReplyListener& listener) {
   constexpr Seconds alone{0.05};
   constexpr Seconds among_others{0.005};
   const Seconds patience = replies.size() == 1 ? alone : among_others;
@@ -40,7 +41,7 @@ Abandoned pump(Call& call, std::vector<ChatStream>& replies, const ReplyListener
         finished[i] = true;
         --open;
         if (end->end == ChatEnd::cancelled) return Abandoned::stopping;  // only the engine's end does that
-        call.record.reply->add(*end);
+        call.record.reply->add(*end, i % static_cast<std::size_t>(choices_per_prompt) == 0);
       }
       listener.event(i, *event);
     }

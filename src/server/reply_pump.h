@@ -18,7 +18,9 @@ struct ReplyListener {
 
 /// Passes on the events of all replies until each has finished, in the order in which they come. Returns
 /// early, within a twentieth of a second, when the client has gone or the program is ending; the caller drops
-/// the replies then, which cancels them. Fills in the record.
-Abandoned pump(Call& call, std::vector<ChatStream>& replies, const ReplyListener& listener);
+/// the replies then, which cancels them. Fills in the record, in which a prompt counts once for its
+/// `choices_per_prompt` replies in a row.
+Abandoned pump(Call& call, std::vector<ChatStream>& replies, int choices_per_prompt,
+               const ReplyListener& listener);
 
 }  // namespace calla::server

@@ -9,12 +9,14 @@
 
 namespace calla::server {
 
-void RequestRecord::Reply::add(const ChatFinished& finished) {
+void RequestRecord::Reply::add(const ChatFinished& finished, bool counts_prompt) {
   if (choices++ == 0) {
     finish = name(finished.end);
     cache_note = finished.timing.cache_note;
-    usage.prompt_tokens = finished.usage.prompt_tokens;
-    usage.cached_tokens = finished.usage.cached_tokens;
+  }
+  if (counts_prompt) {
+    usage.prompt_tokens += finished.usage.prompt_tokens;
+    usage.cached_tokens += finished.usage.cached_tokens;
   }
   usage.completion_tokens += finished.usage.completion_tokens;
   usage.reasoning_tokens += finished.usage.reasoning_tokens;

@@ -27,12 +27,13 @@ struct RequestRecord {
     Seconds queued{};
     Seconds prefill{};
     Seconds decode{};
-    std::string finish;      // "stop"; of several choices the first one's
-    std::string cache_note;  // why no more of the prompt was cached
+    std::string finish;      // "stop"; of several choices that which ended first
+    std::string cache_note;  // of the same: why no more of the prompt was cached
     int choices = 0;
     bool streamed = false;
 
-    void add(const ChatFinished& finished);
+    /// Of several choices of a prompt one counts it.
+    void add(const ChatFinished& finished, bool counts_prompt);
   };
   std::optional<Reply> reply;
   std::optional<Seconds> first_token;  // from `began`

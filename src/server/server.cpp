@@ -9,11 +9,13 @@
 
 #include "server/auth.h"
 #include "server/chat_completions.h"
+#include "server/completions.h"
 #include "server/cors.h"
 #include "server/errors.h"
 #include "server/host_check.h"
 #include "server/models.h"
 #include "server/page.h"
+#include "server/tokenize.h"
 
 namespace calla::server {
 
@@ -89,6 +91,9 @@ const Server::Route& Server::find_route(const HttpRequest& request) const {
       Route{"GET", "/v1/models", model, list_models},
       Route{"GET", "/v1/models/", model, describe_model},
       Route{"POST", "/v1/chat/completions", thread, chat_completions},
+      Route{"POST", "/v1/completions", thread, completions},
+      Route{"POST", "/tokenize", thread, tokenize},
+      Route{"POST", "/detokenize", thread, detokenize},
   };
   const std::string_view path = request.path;
   const Route* found = nullptr;
