@@ -58,6 +58,15 @@ test('shows the answer while it grows; thinking is folded and timed', async () =
   assert.equal(await lastAnswer(page), 'Half and half.');
 });
 
+test('shows how fast the answer comes, and how much of the context is used', async () => {
+  server.script([{pieces: 'word '.repeat(60), size: 5, every: 20}]);
+  await say(page, 'Fast?', {wait: false});
+  await page.waitForFunction(() => /^[\d.]+ tokens\/s$/.test(document.getElementById('rate').textContent));
+  await done(page);
+  assert.match(await last('assistant').locator('.stats').innerText(), /^62 tokens · [\d.]+ tokens\/s$/);
+  assert.equal(await page.locator('#context').getAttribute('aria-valuenow'), '71');
+});
+
 test('an answer without thinking is asked for as such', async () => {
   await page.click('#thinking');
   await say(page, 'Quick.');
