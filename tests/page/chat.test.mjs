@@ -64,7 +64,7 @@ test('shows how fast the answer comes, and how much of the context is used', asy
   await page.waitForFunction(() => /^[\d.]+ tokens\/s$/.test(document.getElementById('rate').textContent));
   await done(page);
   assert.match(await last('assistant').locator('.stats').innerText(), /^62 tokens · [\d.]+ tokens\/s$/);
-  assert.equal(await page.locator('#context').getAttribute('aria-valuenow'), '71');
+  assert.equal(await page.locator('#context').getAttribute('aria-valuenow'), '72');
 });
 
 test('an answer without thinking is asked for as such', async () => {
