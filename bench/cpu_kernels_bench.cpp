@@ -3,6 +3,7 @@
 // two), and the share of what the machine does at best, which is measured first.
 //
 //   build/release/bench/cpu_kernels_bench --benchmark_filter=AVX
+#include <array>
 #include <chrono>
 #include <cstdint>
 #include <random>
@@ -156,14 +157,40 @@ void quantise(benchmark::State& state, const KernelTable& k, const Peaks& peaks,
   count_bytes(state, hidden * sizeof(float), peaks);
 }
 
-void rms_norm(benchmark::State& state, const KernelTable& k, const Peaks& peaks) {
-  const std::vector<float> x = random_floats(hidden);
-  std::vector<float> y(hidden);
+/// Kernels that read and write a few rows: `work(x, y)` on `floats` floats each.
+template <class Work>
+void rows(benchmark::State& state, const Peaks& peaks, int floats, Work work) {
+  const std::vector<float> x = random_floats(static_cast<std::size_t>(floats));
+  std::vector<float> y = x;
   for (auto _ : state) {
-    k.rms_norm(x.data(), x.data(), hidden, y.data());
+    work(x.data(), y.data());
     benchmark::DoNotOptimize(y.data());
   }
-  count_bytes(state, hidden * sizeof(float), peaks);
+  count_bytes(state, 2.0 * floats * sizeof(float), peaks);
+}
+
+void add_rows(const KernelTable& k, const Peaks& peaks) {
+  const auto add = [&](const char* name, int floats, auto work) {
+    benchmark::RegisterBenchmark(fmt::format("{}/{}", k.name, name).c_str(),
+                                 [=](benchmark::State& state) { rows(state, peaks, floats, work); });
+  };
+  add("rms_norm", hidden, [&k](const float* x, float* y) { k.rms_norm(x, x, hidden, y); });
+  add("group_sums", hidden, [&k](const float* x, float* y) { k.group_sums(x, hidden, y); });
+  add("l2_normalise", 128, [&k](const float*, float* y) { k.l2_normalise(y, 1); });
+  add("gated_norm", 128, [&k](const float* x, float* y) { k.gated_norm(x, x, x, y); });
+  add("rotate", 64, [&k](const float* x, float* y) { k.rotate(y, x); });
+  add("swiglu", 16 * 16, [&k](const float* x, float* y) { k.swiglu(x, x, 4, y); });
+  add("scatter_add", 16 * 16, [&k](const float* x, float* y) {
+    constexpr std::array<std::int32_t, 16> to{0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
+    k.scatter_add(x, to.data(), x, 16, y, 16);
+  });
+  add("merge", 258, [&k](const float* x, float* y) {
+    float peak = x[256];
+    float sum = x[257];
+    std::vector<float> other(x, x + 256);
+    k.merge({y + 256, y + 257, y}, {&peak, &sum, other.data()});
+  });
+  add("gate_output", 258, [&k](const float* x, float* y) { k.gate_output({y + 256, y + 257, y}, x, y); });
 }
 
 void convolve(benchmark::State& state, const KernelTable& k, const Peaks& peaks) {
@@ -247,7 +274,7 @@ void add_table(const KernelTable& k) {
   }
   for (const int rows : {1, 4, 64}) add(k, fmt::format("linear8/rows:{}", rows), linear8, k, p, rows);
   for (const int planes : {1, 2}) add(k, fmt::format("quantise/planes:{}", planes), quantise, k, p, planes);
-  add(k, "rms_norm", rms_norm, k, p);
+  add_rows(k, p);
   add(k, "convolve", convolve, k, p);
   for (const int tokens : {1, 64})
     add(k, fmt::format("delta_scan/tokens:{}", tokens), delta_scan, k, p, tokens);

@@ -75,8 +75,8 @@ std::string_view page_html() {
 }
 
 const std::string_view page_policy =
-    \"default-src 'none'; script-src${scripts}; style-src${styles}; img-src 'self' data:; connect-src 'self'; \"
-    \"base-uri 'none'; form-action 'none'; frame-ancestors 'none'\";
+    \"default-src 'none'; script-src${scripts}; style-src${styles}; img-src data:; connect-src 'self'; \"
+    \"base-uri 'none'; form-action 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'\";
 
 }  // namespace calla::server
 ")

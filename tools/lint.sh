@@ -3,12 +3,12 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-mapfile -t sources < <(git ls-files 'src/*.cpp' 'src/*.h' 'tests/*.cpp' 'tests/*.h' 'bench/*.cpp' 'fuzz/*.cpp')
+mapfile -t sources < <(git ls-files 'src/*.cpp' 'src/*.h' 'src/*.inl' 'tests/*.cpp' 'tests/*.h' 'bench/*.cpp' 'fuzz/*.cpp')
 echo "== clang-format: ${#sources[@]} files"
 clang-format --dry-run --Werror "${sources[@]}"
 
 echo "== Rooms: nothing includes upward"
-rooms=(base model text checkpoint reference engine chat server cli)
+rooms=(base model text checkpoint reference cpu engine chat server cli)
 for i in "${!rooms[@]}"; do
   for above in "${rooms[@]:i+1}"; do
     if grep -rn "#include \"$above/" "src/${rooms[i]}"; then
@@ -16,6 +16,15 @@ for i in "${!rooms[@]}"; do
       exit 1
     fi
   done
+done
+
+echo "== Kernels: no function that the linker could take for another processor's"
+cmake --build build/release --target calla_cpu >/dev/null
+for object in build/release/src/CMakeFiles/calla_cpu.dir/cpu/kernels_*.o; do
+  if nm "$object" | grep -E ' [WVu] '; then
+    echo "$object has weak symbols: kernel sources include nothing that defines inline functions" >&2
+    exit 1
+  fi
 done
 
 echo "== clang-tidy"

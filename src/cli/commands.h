@@ -85,6 +85,7 @@ void bench(const BenchFlags& flags);
 struct EvalFlags {
   ModelFlags model;  // its context is the window that documents are cut to
   std::string file;
+  int prefill = 0;  // tokens of each document that are read as a prompt, and not scored
   std::optional<int> max_positions;
   bool against_reference = false;
   bool json = false;

@@ -151,7 +151,11 @@ void eval(const EvalFlags& flags) {
 
   ModelFlags fitted = flags.model;
   EvalLimits limits{.window = choose_window(flags, model.config, documents)};
+  limits.prefill = static_cast<std::size_t>(flags.prefill);
   if (flags.max_positions) limits.positions = static_cast<std::uint64_t>(*flags.max_positions);
+  const std::uint64_t total = positions_of(documents, limits);
+  if (total == 0)
+    throw Error("--prefill", fmt::format("{} leaves nothing to score: no document is longer", flags.prefill));
   if (!fitted.context) fitted.context = static_cast<int>(limits.window);
   const MemoryPlan plan = plan_memory(fitted, model.config, model.weights.bytes, std::nullopt);
   const std::unique_ptr<Backend> backend = load_backend(fitted, model, plan);
@@ -161,7 +165,6 @@ void eval(const EvalFlags& flags) {
   Evaluation result;
   {
     ProgressBar bar("Evaluating");
-    const std::uint64_t total = positions_of(documents, limits);
     result = evaluate(*backend, reference.get(), documents, limits, [&](std::uint64_t done) {
       bar.draw(done, total, fmt::format("{} of {} positions", done, total));
     });

@@ -7,8 +7,9 @@
 namespace calla::cli {
 namespace {
 
-// Logits of a 35B are a megabyte a position.
-constexpr std::size_t piece = 32;
+// Tokens scored at a time: beside the reference few, since the logits of a 35B are a megabyte a position.
+constexpr std::size_t piece = 512;
+constexpr std::size_t compared_piece = 32;
 
 /// The lowest id among the largest.
 Token most_probable(std::span<const float> logits) {
@@ -33,9 +34,13 @@ class WindowScorer {
   WindowScorer(Backend& backend, Backend* reference, Evaluation& result)
       : backend_(backend), reference_(reference), result_(result) {}
 
-  void begin() {
-    backend_.reset(0);
-    if (reference_ != nullptr) reference_->reset(0);
+  /// An empty slot that has read `prompt`.
+  void begin(std::span<const Token> prompt) {
+    for (Backend* backend : {&backend_, reference_}) {
+      if (backend == nullptr) continue;
+      backend->reset(0);
+      if (!prompt.empty()) backend->prefill(0, prompt, false);
+    }
   }
 
   /// Feeds `tokens`; after token i comes next[i], which is the token at `place` + i of its document.
@@ -109,8 +114,10 @@ Compared compare(std::span<const float> p, std::span<const float> q, Token next)
 std::uint64_t positions_of(std::span<const Document> documents, const EvalLimits& limits) {
   std::uint64_t positions = 0;
   for (const Document& document : documents) {
-    const std::size_t windows = (document.tokens.size() + limits.window - 1) / limits.window;
-    positions += document.tokens.size() - windows;
+    for (std::size_t begin = 0; begin < document.tokens.size(); begin += limits.window) {
+      const std::size_t size = std::min(limits.window, document.tokens.size() - begin);
+      positions += size - 1 - std::min(limits.prefill, size - 1);
+    }
   }
   return std::min(positions, limits.positions);
 }
@@ -124,10 +131,12 @@ Evaluation evaluate(Backend& backend, Backend* reference, std::span<const Docume
     const std::span<const Token> tokens = documents[d].tokens;
     for (std::size_t begin = 0; begin < tokens.size(); begin += limits.window) {
       const auto window = tokens.subspan(begin, std::min(limits.window, tokens.size() - begin));
-      scorer.begin();
-      for (std::size_t done = 0; done + 1 < window.size();) {
+      std::size_t done = std::min(limits.prefill, window.size() - 1);
+      if (done + 1 < window.size()) scorer.begin(window.first(done));
+      while (done + 1 < window.size()) {
         const std::uint64_t left = limits.positions - result.backend.positions();
-        const auto count = std::min<std::uint64_t>({piece, window.size() - 1 - done, left});
+        const std::size_t most = reference == nullptr ? piece : compared_piece;
+        const auto count = std::min<std::uint64_t>({most, window.size() - 1 - done, left});
         if (count == 0) return result;
         scorer.score(window.subspan(done, count), window.subspan(done + 1, count), {d, begin + done + 1});
         done += count;

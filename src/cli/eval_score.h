@@ -57,7 +57,8 @@ struct Evaluation {
 };
 
 struct EvalLimits {
-  std::size_t window = 0;  // tokens: longer documents are cut, and each piece begins at position 0
+  std::size_t window = 0;   // tokens: longer documents are cut, and each piece begins at position 0
+  std::size_t prefill = 0;  // tokens of each piece that are read as a prompt, and not scored
   std::uint64_t positions = std::numeric_limits<std::uint64_t>::max();
 };
 

@@ -193,6 +193,13 @@ void add_eval(CLI::App& program) {
                   "model knows)")
       ->type_name("N")
       ->check(at_least(2));
+  command
+      .add_option(
+          "--prefill", flags->prefill,
+          "Read the first N tokens of each document (or window) as a prompt, unscored: what the arithmetic "
+          "of prompts does to the reply (default: 0)")
+      ->type_name("N")
+      ->check(at_least(0));
   command.add_option("--max-positions", flags->max_positions, "Stop after N positions")
       ->type_name("N")
       ->check(at_least(1));

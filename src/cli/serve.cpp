@@ -26,7 +26,7 @@ namespace {
 using std::chrono::milliseconds;
 
 constexpr milliseconds look_around{20};  // for a signal
-constexpr milliseconds end_patience{400};
+constexpr milliseconds end_patience{650};
 
 /// The program is told to end while the model loads.
 class Stopped : public Error {

@@ -21,8 +21,7 @@ namespace {
 // Tokens a prefill pass takes: enough that an expert meets 16 of them on average, few enough that their
 // activations stay in the cache.
 constexpr int chunk = 512;
-// Up to here a pass is bound by reading the weights, and exact activations cost nothing.
-constexpr int few_rows = 8;
+constexpr int few_rows = 8;  // a prompt this short is bound by reading the weights
 // A row's result depends on its pass in three ways only: whether the pass has few rows, which of a pair of
 // tokens it is in the recurrent scan, and which rows share its tile of 8 in attention. Pieces of 16 leave all
 // three alone.
@@ -143,7 +142,9 @@ class CpuBackend final : public Backend {
       const bool leaves_too_few = rest > chunk && rest < chunk + grain;
       const auto piece =
           tokens.subspan(done, leaves_too_few ? chunk - grain : std::min<std::size_t>(chunk, rest));
-      append(s, piece);
+      // A long prompt is bound by arithmetic, and coarser activations make it a third faster; a short one by
+      // reading the weights, where they would gain nothing.
+      append(s, piece, tokens.size() > few_rows ? Precision::one_plane : Precision::two_planes);
       done += piece.size();
       if (last && done == tokens.size()) {
         const int row = static_cast<int>(piece.size()) - 1;
@@ -183,7 +184,7 @@ class CpuBackend final : public Backend {
     Slot& s = at(slot);
     for (std::size_t done = 0; done < tokens.size(); done += chunk) {
       const auto piece = tokens.subspan(done, std::min<std::size_t>(chunk, tokens.size() - done));
-      append(s, piece);
+      append(s, piece, Precision::two_planes);
       const int count = static_cast<int>(piece.size());
       for (int first = 0; first < count; first += scored_rows) {
         std::vector<int> rows;
@@ -240,10 +241,9 @@ class CpuBackend final : public Backend {
     return logits_.as<float>() + static_cast<std::size_t>(row) * S.vocabulary;
   }
 
-  void append(Slot& slot, std::span<const Token> tokens) {
+  void append(Slot& slot, std::span<const Token> tokens, Precision precision) {
     const Segment segment{&slot.sequence, tokens};
-    forward_.run(std::span(&segment, 1),
-                 tokens.size() > few_rows ? Precision::one_plane : Precision::two_planes);
+    forward_.run(std::span(&segment, 1), precision);
   }
 
   /// One pass for all slots that have a drawn token: the weights are read once.

@@ -24,6 +24,8 @@ constexpr std::string_view partial_suffix = ".partial";
 constexpr std::string_view lock_name = "calla.lock";
 // Snapshots that wait to be written keep their memory: no more than these.
 constexpr std::size_t most_pending = 4;
+// How long the end of the process may wait for files that have not been begun.
+constexpr std::chrono::seconds patience{1};
 // What a file has besides the snapshot's own memory and the tokens.
 constexpr std::uint64_t overhead = 4096;
 
@@ -46,11 +48,12 @@ bool ends_with_ours(const std::string& name, std::string_view suffix) {
 DiskCache::DiskCache(fs::path folder, std::uint64_t limit, std::string identity, Log log)
     : folder_(std::move(folder)), limit_(limit), identity_(std::move(identity)), log_(std::move(log)) {
   std::error_code fault;
-  fs::create_directories(folder_, fault);
+  const bool made = fs::create_directories(folder_, fault);
   if (!fs::is_directory(folder_)) {
     throw Error(folder_.string(), "cannot be made into the folder of the cache: " + fault.message(),
                 "choose another --cache-dir");
   }
+  if (made) fs::permissions(folder_, fs::perms::owner_all, fault);
   lock_folder();
   scan();
   writer_ = std::thread([this] { write_all(); });
@@ -59,10 +62,11 @@ DiskCache::DiskCache(fs::path folder, std::uint64_t limit, std::string identity,
 DiskCache::~DiskCache() {
   {
     const std::lock_guard guard(mutex_);
-    closing_ = true;
+    closing_ = Clock::now();
   }
   offered_.notify_one();
   writer_.join();
+  to_write_.clear();
   collect();
   ::close(lock_);
 }
@@ -278,8 +282,8 @@ void DiskCache::offer(std::span<const Token> tokens, std::shared_ptr<const Snaps
 void DiskCache::write_all() {
   std::unique_lock guard(mutex_);
   for (;;) {
-    offered_.wait(guard, [&] { return closing_ || !to_write_.empty(); });
-    if (to_write_.empty()) return;
+    offered_.wait(guard, [&] { return closing_.has_value() || !to_write_.empty(); });
+    if (to_write_.empty() || (closing_ && Clock::now() - *closing_ > patience)) return;
     Writing writing = std::move(to_write_.front());
     to_write_.pop_front();
     guard.unlock();

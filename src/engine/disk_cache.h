@@ -2,6 +2,7 @@
 // parent's, that of the longest prefix that was there when it was written: a conversation's keys and values
 // are written once.
 #pragma once
+#include <chrono>
 #include <condition_variable>
 #include <cstdint>
 #include <deque>
@@ -10,6 +11,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <span>
 #include <string>
 #include <thread>
@@ -35,7 +37,7 @@ class DiskCache {
   /// `identity` names the checkpoint, the version and the arithmetic. Throws Error where the folder cannot be
   /// made or read, or another process uses it.
   DiskCache(std::filesystem::path folder, std::uint64_t limit, std::string identity, Log log);
-  /// Writes what was offered, then returns.
+  /// Goes on writing what was offered for about a second.
   ~DiskCache();
   DiskCache(const DiskCache&) = delete;
   DiskCache& operator=(const DiskCache&) = delete;
@@ -63,6 +65,8 @@ class DiskCache {
   std::uint64_t entries() const { return entries_.size(); }
 
  private:
+  using Clock = std::chrono::steady_clock;
+
   struct Entry {
     std::vector<Token> tokens;  // from the beginning
     std::string parent;         // file name
@@ -108,9 +112,9 @@ class DiskCache {
   std::mutex mutex_;  // guards the rest
   std::condition_variable offered_;
   std::deque<Writing> to_write_;
-  std::vector<Writing> written_;  // the snapshots come back to the engine's thread
-  std::size_t pending_ = 0;       // offered and not collected
-  bool closing_ = false;
+  std::vector<Writing> written_;              // the snapshots come back to the engine's thread
+  std::size_t pending_ = 0;                   // offered and not collected
+  std::optional<Clock::time_point> closing_;  // since when
 
   std::thread writer_;
 };

@@ -11,6 +11,7 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
+#include <sys/stat.h>
 #include <unistd.h>
 #include <zlib.h>
 
@@ -150,12 +151,21 @@ Trailer read_trailer(std::filebuf& file, const SnapshotFileHeader& header, const
   return trailer;
 }
 
+/// An empty file that nobody else may read: it is made of what people wrote.
+void create_private(const fs::path& path) {
+  // NOLINTNEXTLINE(cppcoreguidelines-pro-type-vararg)
+  const int file = ::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, S_IRUSR | S_IWUSR);
+  if (file < 0) throw Error(path.string(), "cannot be written: " + std::generic_category().message(errno));
+  ::close(file);
+}
+
 void open_for_reading(std::filebuf& file, const fs::path& path) {
   if (file.open(path, std::ios::in | std::ios::binary) == nullptr) damaged(path, "cannot be read");
 }
 }  // namespace
 
 void write_snapshot_file(const fs::path& path, const SnapshotFileHeader& header, const Snapshot& snapshot) {
+  create_private(path);
   std::filebuf file;
   if (file.open(path, std::ios::out | std::ios::binary | std::ios::trunc) == nullptr)
     throw Error(path.string(), "cannot be written");

@@ -29,8 +29,8 @@ struct SnapshotFileHeader {
   int position() const { return from + static_cast<int>(tokens.size()); }
 };
 
-/// Writes a file and sees to it that it is on the disk. Throws Error; what is there of the file then is of no
-/// use.
+/// Writes a file that only its owner may read, and sees to it that it is on the disk. Throws Error; what is
+/// there of the file then is of no use.
 void write_snapshot_file(const std::filesystem::path& path, const SnapshotFileHeader& header,
                          const Snapshot& snapshot);
 

@@ -61,8 +61,8 @@ class Backend {
   virtual int prefill_chunk() const = 0;
   /// A sequence that is prefilled from its beginning has the same state and logits, to the bit, however it is
   /// cut into pieces, as long as every piece but the last is a multiple of this many tokens and the last has
-  /// at least as many: so the state at such a cut serves every sequence that begins with the same tokens. At
-  /// most prefill_chunk(), of which it is a divisor.
+  /// at least as many: so the state at such a cut serves every sequence that begins with the same tokens.
+  /// Divides prefill_chunk(), and is at most half of it.
   virtual int prefill_grain() const = 0;
 
   /// Empties a slot: no tokens, zero state.
@@ -87,7 +87,7 @@ class Backend {
   /// Forgets all steps that were submitted and not collected, after a fault; their slots need a reset.
   virtual void abandon() noexcept = 0;
 
-  /// Appends tokens and shows the logits after each of them.
+  /// Appends tokens, with the arithmetic of decoding, and shows the logits after each of them.
   virtual void score(int slot, std::span<const Token> tokens, const LogitsVisitor& visit) = 0;
 
   /// The recurrent state cannot be cut back to an earlier position, so a prefix is reused through snapshots

@@ -73,7 +73,7 @@ void Server::stop() {
   if (stopping_.exchange(true)) return;
   http_.stop_accepting();
   // Streams end by themselves within a moment; who does not read is not waited for.
-  constexpr std::chrono::milliseconds patience{500};
+  constexpr std::chrono::milliseconds patience{300};
   {
     std::unique_lock lock(mutex_);
     idle_.wait_for(lock, patience, [&] { return running_ == 0; });

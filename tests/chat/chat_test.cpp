@@ -1,6 +1,8 @@
 // Whole turns of the demonstration model, from messages to words.
 #include "chat/chat.h"
 
+#include <thread>
+
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
@@ -141,6 +143,32 @@ TEST(Chat, ATurnGoesOnFromWhatTheOneBeforeHasRead) {
   const Turn next = take(request, chat);
   EXPECT_GE(next.finished.usage.cached_tokens, again.finished.usage.cached_tokens);
   EXPECT_EQ(next.finished.ids, take(request).finished.ids) << "as without a cache";
+}
+
+TEST(Chat, KeptReasoningIsAPartOfThePrefix) {
+  Engine engine(reference::make_backend(demo, test::demo_weights(), 1, 1024),
+                {.cache_memory = std::uint64_t{256} << 20U});
+  const Chat chat(engine, demo_chat().tokenizer, {}, {2420, 2422});
+  ChatRequest request = ask("Calculate 18 - 14.", true);
+  request.options.preserve_thinking = true;
+  const Turn first = take(request, chat);
+  ASSERT_EQ(first.finished.end, ChatEnd::stop);
+  // The end of the prompt, then the end of the reply, when there is time to read it.
+  while (engine.stats().cache_entries < 2) std::this_thread::yield();
+
+  request.conversation.messages.push_back(
+      {.role = Role::assistant, .content = *first.reply.content, .reasoning = first.reply.reasoning});
+  request.conversation.messages.push_back({.role = Role::user, .content = "Calculate 4 / 2."});
+  const Turn next = take(request, chat);
+  const int before = first.finished.usage.prompt_tokens + first.finished.usage.completion_tokens;
+  EXPECT_GT(next.finished.usage.cached_tokens, before - 8) << next.finished.timing.cache_note;
+  EXPECT_EQ(next.finished.ids, take(request).finished.ids) << "as without a cache";
+
+  // Dropped reasoning is where the prompts part.
+  request.options.preserve_thinking = false;
+  const Turn dropped = take(request, chat);
+  EXPECT_LT(dropped.finished.usage.cached_tokens, first.finished.usage.prompt_tokens);
+  EXPECT_NE(dropped.finished.timing.cache_note.find("first difference at token"), std::string::npos);
 }
 
 TEST(Chat, AStopStringEndsTheAnswerBeforeIt) {

@@ -21,6 +21,7 @@ class TableBackend final : public Backend {
   std::string_view device() const override { return "table"; }
   const MemoryPlan& memory() const override { return memory_; }
   int prefill_chunk() const override { return 32; }
+  int prefill_grain() const override { return 1; }
   void reset(int) override { ++resets; }
   int position(int) const override { return 0; }
   void set_sampling(int, const SamplingParams&, std::span<const Token>) override {}
@@ -35,6 +36,8 @@ class TableBackend final : public Backend {
   }
   std::unique_ptr<Snapshot> snapshot(int) override { return nullptr; }
   void restore(int, const Snapshot&) override {}
+  std::string snapshot_format() const override { return "table"; }
+  std::unique_ptr<Snapshot> load_snapshot(std::istream&, const Snapshot*) override { return nullptr; }
 
   int resets = 0;
   std::size_t largest_piece = 0;
@@ -82,8 +85,11 @@ TEST(Evaluate, CutsWindowsAndStopsAfterPositions) {
   const std::vector<Document> documents{{"long", std::vector<Token>(101, 1)}};
   EXPECT_EQ(positions_of(documents, {.window = 50}), 98U) << "50, 50, and a rest of one token";
   EXPECT_EQ(evaluate(backend, nullptr, documents, {.window = 50}, silent).backend.positions(), 98U);
-  EXPECT_EQ(backend.resets, 3);
-  EXPECT_EQ(backend.largest_piece, 32U);
+  EXPECT_EQ(backend.resets, 2) << "nothing to score in the rest";
+  EXPECT_EQ(backend.largest_piece, 49U);
+  TableBackend reference({logits_of({0.5, 0.5})});
+  evaluate(backend, &reference, documents, {.window = 50}, silent);
+  EXPECT_EQ(reference.largest_piece, 32U) << "few logits are held";
   const EvalLimits few{.window = 50, .positions = 60};
   EXPECT_EQ(positions_of(documents, few), 60U);
   EXPECT_EQ(evaluate(backend, nullptr, documents, few, silent).backend.positions(), 60U);
@@ -151,7 +157,7 @@ TEST_F(Eval, AConversationAndItsIdsAreTheSame) {
   const Json whole = evaluated({file("c.jsonl", line + "\n\n" + line + "\n")});
   EXPECT_EQ(whole.at("documents"), 2);
   const Json one = evaluated({file("c.json", line)});
-  EXPECT_EQ(one.at("perplexity"), whole.at("perplexity"));
+  EXPECT_NEAR(one.at("perplexity").get<double>(), whole.at("perplexity").get<double>(), 1e-9);
 
   Json request = parse_json(line, "line");
   request["chat_template_kwargs"] = {{"add_generation_prompt", false}};
@@ -162,6 +168,15 @@ TEST_F(Eval, AConversationAndItsIdsAreTheSame) {
   EXPECT_EQ(evaluated({file("d.ids", ids.dump())}).at("positions"), ids.size() - 1);
 }
 
+TEST_F(Eval, ReadsTheBeginningAsAPrompt) {
+  const std::string text =
+      file("story.txt", "Once upon a time there was a small cat named Ann. Ann lived near the river.");
+  const Json whole = evaluated({text});
+  const Json rest = evaluated({text, "--prefill", "5"});
+  EXPECT_EQ(rest.at("positions").get<int>(), whole.at("positions").get<int>() - 5);
+  expect_refused({"eval", text, "--prefill", "500"}, {"--prefill", "nothing to score"});
+}
+
 TEST_F(Eval, PlainTextIsCutIntoWindows) {
   const std::string text =
       file("story.txt", "Once upon a time there was a small cat named Ann. Ann lived near the river.");
@@ -169,7 +184,7 @@ TEST_F(Eval, PlainTextIsCutIntoWindows) {
   const Json cut = evaluated({text, "--context", "8"});
   EXPECT_LT(cut.at("positions"), whole.at("positions"));
   EXPECT_NE(cut.at("perplexity"), whole.at("perplexity"));
-  const auto shown = run_calla({"eval", text, "--against", "reference"});
+  const auto shown = run_calla({"eval", text, "--backend", "reference", "--against", "reference"});
   for (const char* part : {"perplexity", "top-1", "+0.0000 %", "100.00 %"})
     EXPECT_NE(shown.out.find(part), std::string::npos) << part << " in:\n" << shown.out;
 }

@@ -91,6 +91,12 @@ TEST_F(DiskCacheTest, OutlivesTheProcess) {
   EXPECT_EQ(log_, "");
 }
 
+TEST_F(DiskCacheTest, NobodyElseMayReadIt) {
+  write({counting(0, 40)});
+  EXPECT_EQ(fs::status(file(40)).permissions() & (fs::perms::group_all | fs::perms::others_all),
+            fs::perms::none);
+}
+
 TEST_F(DiskCacheTest, WritesWhatTheParentDoesNotHold) {
   write({counting(0, 400), counting(0, 408)});
   EXPECT_LT(fs::file_size(file(408)) + 350 * 2 * sizeof(Token), fs::file_size(file(400)))

@@ -189,7 +189,7 @@ TEST_F(EngineCacheTest, AnswersToOnePromptShareItsReading) {
   Engine& e = engine({.cache_memory = 1 << 20}, 4);
   std::vector<std::unique_ptr<Generation>> answers;
   for (int i = 0; i < 4; ++i) answers.push_back(e.start(request(counting(0, 101), 20)));
-  // And one that shares half of it.
+  // And one that shares half of it, and comes too late to ask for a state there.
   auto other = e.start(request(joined({counting(0, 50), counting(7000, 50)}), 20));
   go = true;
   int cached = 0;
@@ -199,8 +199,20 @@ TEST_F(EngineCacheTest, AnswersToOnePromptShareItsReading) {
     cached += outcome.finished.cached_tokens;
   }
   EXPECT_EQ(cached, 3 * 98);
-  const Outcome half = test::read_all(*other);
-  EXPECT_EQ(half.tokens, counting(7050, 20));
+  EXPECT_EQ(test::read_all(*other).tokens, counting(7050, 20));
+  EXPECT_EQ(read(), 101 + 3 * 3 + 100);
+}
+
+TEST_F(EngineCacheTest, PromptsThatShareTheirBeginningReadItOnce) {
+  std::atomic<bool> go{false};
+  record_->at_prefill = [&](int) { wait_until([&] { return go.load(); }); };
+  Engine& e = engine({.cache_memory = 1 << 20}, 3);
+  std::vector<std::unique_ptr<Generation>> agents;
+  for (const Token task : {1000, 2000, 3000})
+    agents.push_back(e.start(request(joined({counting(0, 200), counting(task, 30)}), 1)));
+  go = true;
+  for (const auto& agent : agents) EXPECT_EQ(test::read_all(*agent).finished.end, GenerationEnd::length);
+  EXPECT_EQ(read(), 200 + 3 * 30);
 }
 
 TEST_F(EngineCacheTest, WhoWaitsForAnotherPromptGoesOnWhenThatIsCancelled) {
