@@ -8,7 +8,7 @@ if [ -n "${NO_INSTALL:-}" ]; then
 fi
 
 if [ "$(uname)" = Darwin ]; then
-  formulas=(cmake ninja pkg-config nlohmann-json fmt cli11 boost spdlog pcre2 icu4c googletest google-benchmark xz)
+  formulas=(cmake ninja pkg-config nlohmann-json fmt cli11 boost spdlog pcre2 icu4c googletest google-benchmark xz node)
   missing=()
   for formula in "${formulas[@]}"; do
     brew list --versions "$formula" >/dev/null 2>&1 || missing+=("$formula")

@@ -155,8 +155,10 @@ void serve(const ServeFlags& flags) {
   std::uint64_t cache_memory = 0;
   const OpenHooks hooks{.engine_options =
                             [&](const ModelWeights& found, const MemoryPlan& plan) {
-                              return engine_options(flags, found, plan,
-                                                    [&](const std::string& line) { logger->info(line); });
+                              EngineOptions chosen = engine_options(
+                                  flags, found, plan, [&](const std::string& line) { logger->info(line); });
+                              cache_memory = chosen.cache_memory;
+                              return chosen;
                             },
                         .progress =
                             [&](std::uint64_t done, std::uint64_t total) {

@@ -45,7 +45,8 @@ CompletionRequest completion_request(const Json& body, const Tokenizer& tokenize
   const Fields fields(body);
   GenerationFields common = generation_fields(fields, tokenizer);
   if (!fields.string("suffix").value_or("").empty()) {
-    fields.refuse("suffix", "is not supported", "write the prompt with the model's fill-in-the-middle tokens");
+    fields.refuse("suffix", "is not supported",
+                  "write the prompt with the model's fill-in-the-middle tokens");
   }
   if (fields.integer("best_of", 1, most_choices).value_or(1) > common.choices) {
     fields.refuse("best_of", "is larger than n, which is not supported");
@@ -60,14 +61,16 @@ CompletionRequest completion_request(const Json& body, const Tokenizer& tokenize
 
   RawRequest raw;
   raw.sampling = std::move(common.sampling);
-  raw.max_tokens = fields.has("max_tokens") || fields.has("max_completion_tokens") ? common.max_tokens : usual_max_tokens;
+  raw.max_tokens =
+      fields.has("max_tokens") || fields.has("max_completion_tokens") ? common.max_tokens : usual_max_tokens;
   raw.stop = std::move(common.stop);
   raw.top_logprobs = logprobs ? static_cast<int>(*logprobs) : -1;
   for (std::vector<Token>& prompt : prompts(fields, tokenizer)) {
     request.prompts.push_back(raw);
     request.prompts.back().prompt = std::move(prompt);
   }
-  if (request.prompts.size() * static_cast<std::size_t>(request.choices) > static_cast<std::size_t>(most_choices)) {
+  if (request.prompts.size() * static_cast<std::size_t>(request.choices) >
+      static_cast<std::size_t>(most_choices)) {
     fields.refuse("n", fmt::format("asks for more than {} choices of all prompts", most_choices));
   }
   return request;

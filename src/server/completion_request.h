@@ -18,7 +18,8 @@ struct CompletionRequest {
   bool include_usage = false;
 };
 
-/// Reads the body; control tokens in a prompt that is text are such. Throws RequestError that names the field.
+/// Reads the body; control tokens in a prompt that is text are such. Throws RequestError that names the
+/// field.
 CompletionRequest completion_request(const Json& body, const Tokenizer& tokenizer);
 
 }  // namespace calla::server

@@ -40,7 +40,8 @@ class Logprobs {
   void add(const GeneratedToken& token, const Tokenizer& tokenizer) {
     const std::string text = mend_utf8(tokenizer.bytes(token.token));
     Json others = Json::object();
-    for (const TokenLogprob& other : token.top_logprobs) others[mend_utf8(tokenizer.bytes(other.token))] = other.logprob;
+    for (const TokenLogprob& other : token.top_logprobs)
+      others[mend_utf8(tokenizer.bytes(other.token))] = other.logprob;
     tokens_.push_back(text);
     logprobs_.push_back(token.logprob);
     top_.push_back(std::move(others));
@@ -78,7 +79,8 @@ class Choices {
         choices_(request.prompts.size() * static_cast<std::size_t>(request.choices)) {
     if (!request.echo) return;
     for (std::size_t i = 0; i < choices_.size(); ++i) {
-      choices_[i].text = tokenizer_->decode(request.prompts[i / static_cast<std::size_t>(request.choices)].prompt);
+      choices_[i].text =
+          tokenizer_->decode(request.prompts[i / static_cast<std::size_t>(request.choices)].prompt);
     }
   }
 
@@ -97,8 +99,8 @@ class Choices {
   /// What has come since the last call.
   Json news(std::size_t index) {
     Choice& choice = choices_[index];
-    return choice_json(index, std::exchange(choice.text, {}), with_logprobs_ ? choice.logprobs.take() : Json(nullptr),
-                       choice.end);
+    return choice_json(index, std::exchange(choice.text, {}),
+                       with_logprobs_ ? choice.logprobs.take() : Json(nullptr), choice.end);
   }
 
  private:
@@ -114,8 +116,9 @@ class Choices {
 
 void answer_whole(Call& call, const CompletionRequest& request, std::vector<ChatStream>& replies) {
   Choices choices(call, request);
-  const Abandoned end = pump(call, replies, request.choices,
-                             {.event = [&](std::size_t i, const ChatEvent& event) { choices.take(i, event); }});
+  const Abandoned end =
+      pump(call, replies, request.choices,
+           {.event = [&](std::size_t i, const ChatEvent& event) { choices.take(i, event); }});
   if (end == Abandoned::stopping) throw shutting_down();
   if (end == Abandoned::client_gone) return;
   Json answer = completion_head(call, "cmpl-", "text_completion");
@@ -161,7 +164,8 @@ void answer_streamed(Call& call, const CompletionRequest& request, std::vector<C
 }  // namespace
 
 void completions(Call& call) {
-  const CompletionRequest request = completion_request(object_from_body(call.request().body), call.tokenizer());
+  const CompletionRequest request =
+      completion_request(object_from_body(call.request().body), call.tokenizer());
   std::vector<ChatStream> replies = start(call, request);
   request.stream ? answer_streamed(call, request, replies) : answer_whole(call, request, replies);
 }

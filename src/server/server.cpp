@@ -238,7 +238,8 @@ void Server::answer(Job& job, const std::function<void()>& handler) {
 void Server::finish(Job& job) {
   const RequestRecord& record = job.record;
   metrics_.count(record);
-  const bool routine = record.status == 200 && (record.route == "/health" || record.route == "/metrics");
+  // These are asked for all the time.
+  const bool routine = record.fault.empty() && (record.route == "/health" || record.route == "/metrics");
   if (!routine) log_(record.status >= 500 ? LogLevel::warning : LogLevel::info, log_line(record));
 }
 

@@ -16,7 +16,8 @@ void tokenize(Call& call) {
   const Fields fields(body);
   std::vector<Token> tokens;
   if (fields.has("messages")) {
-    tokens = call.tokenizer().encode(call.model.chat->render(chat_completion_request(body, call.tokenizer()).chat));
+    tokens = call.tokenizer().encode(
+        call.model.chat->render(chat_completion_request(body, call.tokenizer()).chat));
   } else {
     const char* name = fields.has("prompt") ? "prompt" : "content";
     const std::optional<std::string> text = fields.string(name);
@@ -25,8 +26,9 @@ void tokenize(Call& call) {
     tokens = call.tokenizer().encode(
         *text, special ? Tokenizer::ControlTokens::recognised : Tokenizer::ControlTokens::as_text);
   }
-  call.exchange.answer(json_response(
-      {{"tokens", tokens}, {"count", tokens.size()}, {"max_model_len", call.model.chat->engine().context()}}));
+  call.exchange.answer(json_response({{"tokens", tokens},
+                                      {"count", tokens.size()},
+                                      {"max_model_len", call.model.chat->engine().context()}}));
 }
 
 void detokenize(Call& call) {

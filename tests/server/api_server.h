@@ -8,9 +8,9 @@
 #include <vector>
 
 #include "chat/chat.h"
-#include "http_client.h"
 #include "scripted_backend.h"
 #include "server/server.h"
+#include "support/http_client.h"
 #include "support/support.h"
 
 namespace calla::test {
@@ -52,6 +52,7 @@ struct ApiOptions {
   int slots = 2;
   int context = 2048;
   bool open = true;  // the model is there from the beginning
+  std::string model = "demo";
 };
 
 /// The parts stand in the order in which they lean on each other.
@@ -60,6 +61,7 @@ class ApiServer {
   ApiServer(std::unique_ptr<Backend> backend, ApiOptions options)
       : engine_(std::move(backend), std::move(options.engine)),
         chat_(engine_, demo_tokenizer(), {.temperature = 1.0F, .top_k = 20, .top_p = 0.95F}, {2420, 2422}),
+        model_(std::move(options.model)),
         server_(with_free_port(std::move(options.server)), [this](server::LogLevel, std::string_view line) {
           const std::lock_guard lock(mutex_);
           log_.emplace_back(line);
@@ -68,7 +70,7 @@ class ApiServer {
     if (options.open) open();
   }
 
-  void open() { server_.open({.chat = &chat_, .id = "demo", .created = 1700000000}); }
+  void open() { server_.open({.chat = &chat_, .id = model_, .created = 1700000000}); }
   int port() const { return server_.port(); }
   Engine& engine() { return engine_; }
   server::Server& server() { return server_; }
@@ -98,6 +100,7 @@ class ApiServer {
   std::vector<std::string> log_;
   Engine engine_;
   Chat chat_;
+  std::string model_;
   server::Server server_;
 };
 

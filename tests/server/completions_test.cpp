@@ -40,7 +40,9 @@ TEST(Completions, GoesOnWithAPromptAsItStands) {
   EXPECT_TRUE(json.at("id").get<std::string>().starts_with("cmpl-"));
   EXPECT_EQ(json.at("object"), "text_completion");
   const auto length = static_cast<int>(tokens_of(prompt).size());
-  EXPECT_EQ(json.at("choices"), Json::array({{{"text", prompt + "!"}, {"index", 0}, {"logprobs", nullptr}, {"finish_reason", "stop"}}}));
+  EXPECT_EQ(json.at("choices"),
+            Json::array(
+                {{{"text", prompt + "!"}, {"index", 0}, {"logprobs", nullptr}, {"finish_reason", "stop"}}}));
   EXPECT_EQ(json.at("usage").at("prompt_tokens"), length) << "control tokens are such, and nothing is added";
   EXPECT_EQ(json.at("usage").at("completion_tokens"), length + 2);
 }
@@ -68,8 +70,11 @@ TEST(Completions, TakesEveryFormOfAPrompt) {
 TEST(Completions, StreamsWhatItAnswersWhole) {
   ScriptedServer server;
   server.play({.tokens = tokens_of("a text of <b>some</b> words, </think> and tags")});
-  const std::string whole =
-      server.post("/v1/completions", {{"prompt", "x"}, {"max_tokens", 100}}).json().at("choices").at(0).at("text");
+  const std::string whole = server.post("/v1/completions", {{"prompt", "x"}, {"max_tokens", 100}})
+                                .json()
+                                .at("choices")
+                                .at(0)
+                                .at("text");
   EXPECT_EQ(whole, "a text of <b>some</b> words, </think> and tags");
   const HttpAnswer stream = server.post("/v1/completions", {{"prompt", "x"},
                                                             {"max_tokens", 100},
@@ -112,7 +117,11 @@ TEST(Completions, StopsAtSixteenTokensUnlessToldOtherwise) {
 TEST(Completions, LogprobsInTheOlderForm) {
   ScriptedServer server;
   server.say("Yes no");
-  const Json logprobs = server.post("/v1/completions", {{"prompt", "x"}, {"logprobs", 2}}).json().at("choices").at(0).at("logprobs");
+  const Json logprobs = server.post("/v1/completions", {{"prompt", "x"}, {"logprobs", 2}})
+                            .json()
+                            .at("choices")
+                            .at(0)
+                            .at("logprobs");
   const std::size_t count = tokens_of("Yes no").size();
   std::string text;
   for (const Json& token : logprobs.at("tokens")) text += token.get<std::string>();
@@ -126,7 +135,8 @@ TEST(Completions, LogprobsInTheOlderForm) {
 TEST(Completions, StopStringsEndIt) {
   ScriptedServer server;
   server.say("one two three");
-  const Json choice = server.post("/v1/completions", {{"prompt", "x"}, {"stop", {"two"}}}).json().at("choices").at(0);
+  const Json choice =
+      server.post("/v1/completions", {{"prompt", "x"}, {"stop", {"two"}}}).json().at("choices").at(0);
   EXPECT_EQ(choice.at("text"), "one ");
   EXPECT_EQ(choice.at("finish_reason"), "stop");
 }
@@ -145,7 +155,9 @@ TEST(Completions, RefusesByName) {
   }
   const HttpAnswer long_prompt = server.post("/v1/completions", {{"prompt", std::vector<Token>(5000, 1)}});
   EXPECT_EQ(long_prompt.json().at("error").at("code"), "context_length_exceeded");
-  EXPECT_EQ(server.post("/v1/completions", {{"prompt", "x"}, {"suffix", nullptr}, {"best_of", 1}, {"n", 1}}).status, 200);
+  EXPECT_EQ(
+      server.post("/v1/completions", {{"prompt", "x"}, {"suffix", nullptr}, {"best_of", 1}, {"n", 1}}).status,
+      200);
 }
 
 TEST(Completions, AFaultInTheStreamIsAnEvent) {
@@ -160,21 +172,26 @@ TEST(Completions, AFaultInTheStreamIsAnEvent) {
 TEST(Tokenize, BothWays) {
   ScriptedServer server;
   const Json answer = server.post("/tokenize", {{"content", "Hello, world!"}}).json();
-  EXPECT_EQ(answer, Json::parse(R"({"tokens": [1357, 11, 293, 500, 631, 0], "count": 6, "max_model_len": 2048})"));
+  EXPECT_EQ(answer,
+            Json::parse(R"({"tokens": [1357, 11, 293, 500, 631, 0], "count": 6, "max_model_len": 2048})"));
   EXPECT_EQ(server.post("/tokenize", {{"prompt", "Hello, world!"}}).json(), answer);
-  EXPECT_EQ(server.post("/detokenize", {{"tokens", answer.at("tokens")}}).json(), Json::parse(R"({"content": "Hello, world!"})"));
+  EXPECT_EQ(server.post("/detokenize", {{"tokens", answer.at("tokens")}}).json(),
+            Json::parse(R"({"content": "Hello, world!"})"));
 }
 
 TEST(Tokenize, ControlTokensOnlyIfAsked) {
   ScriptedServer server;
   EXPECT_GT(server.post("/tokenize", {{"content", "<|im_end|>"}}).json().at("count"), 1);
-  EXPECT_EQ(server.post("/tokenize", {{"content", "<|im_end|>"}, {"parse_special", true}}).json().at("tokens"), Json({2422}));
+  EXPECT_EQ(
+      server.post("/tokenize", {{"content", "<|im_end|>"}, {"parse_special", true}}).json().at("tokens"),
+      Json({2422}));
 }
 
 TEST(Tokenize, CountsAConversation) {
   ScriptedServer server;
   const Json body = chat_body("How long is this?");
-  EXPECT_EQ(server.post("/tokenize", body).json().at("count"), server.chat(body).json().at("usage").at("prompt_tokens"));
+  EXPECT_EQ(server.post("/tokenize", body).json().at("count"),
+            server.chat(body).json().at("usage").at("prompt_tokens"));
 }
 
 TEST(Tokenize, RefusesByName) {

@@ -9,7 +9,7 @@
 
 #include "api_server.h"
 #include "base/error.h"
-#include "http_client.h"
+#include "support/http_client.h"
 
 namespace calla::server {
 namespace {

@@ -20,7 +20,8 @@ std::map<std::string, double> samples(const std::string& text) {
   while (std::getline(lines, line)) {
     if (line.starts_with('#')) continue;
     const std::size_t space = line.rfind(' ');
-    EXPECT_TRUE(result.emplace(line.substr(0, space), std::stod(line.substr(space + 1))).second) << "twice: " << line;
+    EXPECT_TRUE(result.emplace(line.substr(0, space), std::stod(line.substr(space + 1))).second)
+        << "twice: " << line;
   }
   return result;
 }
@@ -53,16 +54,20 @@ TEST(MetricsEndpoint, CountsWhatWasDone) {
   const auto values = samples(answer.body);
   EXPECT_EQ(values.at("calla_requests_total{path=\"/v1/chat/completions\",status=\"200\"}"), 1);
   EXPECT_EQ(values.at("calla_requests_total{path=\"/v1/chat/completions\",status=\"400\"}"), 1);
-  EXPECT_EQ(values.at("calla_requests_total{path=\"other\",status=\"404\"}"), 1) << "no path of a client's invention";
+  EXPECT_EQ(values.at("calla_requests_total{path=\"other\",status=\"404\"}"), 1)
+      << "no path of a client's invention";
   EXPECT_EQ(values.at("calla_prompt_tokens_total"), usage.at("prompt_tokens"));
   EXPECT_EQ(values.at("calla_generated_tokens_total"), usage.at("completion_tokens"));
-  EXPECT_EQ(values.at("calla_reasoning_tokens_total"), usage.at("completion_tokens_details").at("reasoning_tokens"));
+  EXPECT_EQ(values.at("calla_reasoning_tokens_total"),
+            usage.at("completion_tokens_details").at("reasoning_tokens"));
   EXPECT_EQ(values.at("calla_time_to_first_token_seconds_count"), 1);
   EXPECT_EQ(values.at("calla_token_latency_seconds_count"), usage.at("completion_tokens"));
   EXPECT_EQ(values.at("calla_generations_total{end=\"stop\"}"), 1);
   EXPECT_EQ(values.at("calla_slots"), 2);
   EXPECT_EQ(values.at("calla_queue_length"), 0);
-  EXPECT_EQ(values.at("calla_cache_misses_total{reason=\"off\"}") + values.at("calla_cache_misses_total{reason=\"too_short\"}"), 1);
+  EXPECT_EQ(values.at("calla_cache_misses_total{reason=\"off\"}") +
+                values.at("calla_cache_misses_total{reason=\"too_short\"}"),
+            1);
   EXPECT_EQ(values.at("calla_context_tokens"), 2048);
   EXPECT_GE(values.at("calla_connections"), 1);
 }
