@@ -1,5 +1,5 @@
-// The bodies of requests, any bytes: the first chooses the endpoint. What is refused is refused with a RequestError of one
-// line; what is accepted can be rendered and answered.
+// The bodies of requests, any bytes: the first chooses the endpoint. What is refused is refused with a
+// RequestError of one line; what is accepted can be rendered and answered.
 #include <cstddef>
 #include <cstdint>
 #include <cstdio>
@@ -33,7 +33,8 @@ void read_chat(const calla::Json& body, const calla::Tokenizer& tokenizer) {
 
 void read_completion(const calla::Json& body, const calla::Tokenizer& tokenizer) {
   for (const calla::RawRequest& prompt : calla::server::completion_request(body, tokenizer).prompts) {
-    for (const calla::Token token : prompt.prompt) require(token >= 0 && token < tokenizer.size(), "no such token", "");
+    for (const calla::Token token : prompt.prompt)
+      require(token >= 0 && token < tokenizer.size(), "no such token", "");
   }
 }
 
@@ -41,7 +42,8 @@ void read_completion(const calla::Json& body, const calla::Tokenizer& tokenizer)
 
 // The name is libFuzzer's. NOLINTNEXTLINE(readability-identifier-naming)
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
-  static const calla::Tokenizer tokenizer = calla::Tokenizer::parse(calla::test::tiny_tokenizer().dump(), "tokenizer");
+  static const calla::Tokenizer tokenizer =
+      calla::Tokenizer::parse(calla::test::tiny_tokenizer().dump(), "tokenizer");
   if (size == 0) return 0;
   std::string input;
   for (std::size_t i = 1; i < size; ++i) input += static_cast<char>(data[i]);

@@ -329,7 +329,9 @@ void Connection::answered() {
   outbox_.reset();
   ErrorCode ignored;
   stream_.socket().cancel(ignored);  // nobody watches the peer any more
-  if (keep_alive_ && !owner_.closing()) {
+  if (owner_.closing()) {
+    close();
+  } else if (keep_alive_) {
     wait_for_request(owner_.limits().idle_time);
   } else {
     linger();

@@ -70,6 +70,8 @@ class Connection final : public std::enable_shared_from_this<Connection> {
   void start();
   void close();
   bool idle() const { return idle_; }
+  /// The answer is complete, and not all of it has left.
+  bool sends_its_end() const { return last_; }
   Clock::time_point idle_since() const { return idle_since_; }
 
  private:

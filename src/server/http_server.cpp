@@ -64,10 +64,17 @@ class HttpServer::Listener final : public ConnectionOwner {
   }
 
   void stop() {
-    net::post(io_, [this] {
+    // For an answer that is complete to leave.
+    constexpr std::chrono::milliseconds patience{200};
+    net::post(io_, [this, patience] {
       closing_ = true;
-      for (Connection* connection : connections_) connection->close();
-      io_.stop();
+      for (Connection* connection : connections_) {
+        if (!connection->sends_its_end()) connection->close();
+      }
+      stopping_ = true;
+      if (connections_.empty()) return io_.stop();
+      pause_.expires_after(patience);
+      pause_.async_wait([this](boost::system::error_code) { io_.stop(); });
     });
     if (thread_.joinable()) thread_.join();
   }
@@ -83,6 +90,7 @@ class HttpServer::Listener final : public ConnectionOwner {
   void left(Connection& connection) override {
     connections_.erase(&connection);
     --count_;
+    if (stopping_ && connections_.empty()) io_.stop();
   }
 
  private:
@@ -133,6 +141,7 @@ class HttpServer::Listener final : public ConnectionOwner {
   std::set<Connection*> connections_;  // alive ones; they outlive nothing above
   std::atomic<int> count_{0};
   bool closing_ = false;
+  bool stopping_ = false;
   net::io_context io_{1};  // its end destroys the connections, which still know this object
   tcp::acceptor acceptor_{io_};
   net::steady_timer pause_{io_};

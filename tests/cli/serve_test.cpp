@@ -35,7 +35,8 @@ class ServeProcess {
     pointers.push_back(nullptr);
     posix_spawn_file_actions_t files;
     posix_spawn_file_actions_init(&files);
-    posix_spawn_file_actions_addopen(&files, STDERR_FILENO, log_path().c_str(), O_WRONLY | O_CREAT | O_TRUNC, 0600);
+    posix_spawn_file_actions_addopen(&files, STDERR_FILENO, log_path().c_str(), O_WRONLY | O_CREAT | O_TRUNC,
+                                     0600);
     posix_spawn(&pid_, pointers[0], &files, nullptr, pointers.data(), environ);
     posix_spawn_file_actions_destroy(&files);
   }
@@ -59,7 +60,8 @@ class ServeProcess {
     for (const auto end = Clock::now() + std::chrono::seconds(20); Clock::now() < end;) {
       const std::string text = log();
       std::smatch found;
-      if (std::regex_search(text, found, std::regex("listening on http://[^ ]+:([0-9]+)\n"))) return std::stoi(found[1]);
+      if (std::regex_search(text, found, std::regex("listening on http://[^ ]+:([0-9]+)\n")))
+        return std::stoi(found[1]);
       std::this_thread::sleep_for(milliseconds(5));
     }
     throw std::runtime_error("no port in the log: " + log());
@@ -92,13 +94,15 @@ class ServeProcess {
 TEST(Serve, TellsItsPlanAndAnswers) {
   ServeProcess server({"--slots", "2", "--context", "1024", "--cache-memory", "1M"});
   const int port = server.ready_port();
-  const HttpAnswer answer = ask(port, "POST", "/v1/chat/completions",
-                                R"({"messages": [{"role": "user", "content": "What is the capital of Thailand?"}], "temperature": 0})");
-  EXPECT_EQ(answer.json().at("choices").at(0).at("message").at("content"), "The capital of Thailand is Bangkok.");
+  const HttpAnswer answer = ask(
+      port, "POST", "/v1/chat/completions",
+      R"({"messages": [{"role": "user", "content": "What is the capital of Thailand?"}], "temperature": 0})");
+  EXPECT_EQ(answer.json().at("choices").at(0).at("message").at("content"),
+            "The capital of Thailand is Bangkok.");
   EXPECT_EQ(ask(port, "GET", "/v1/models").json().at("data").at(0).at("context_length"), 1024);
   const std::string log = server.log();
-  for (const char* part : {"2 slots of 1024 tokens", "weights", "KV cache", "prefix cache up to 1.05 MB", "web page: http://127.0.0.1:",
-                           "try: curl http://127.0.0.1:", "finish=stop"}) {
+  for (const char* part : {"2 slots of 1024 tokens", "weights", "KV cache", "prefix cache up to 1.05 MB",
+                           "web page: http://127.0.0.1:", "try: curl http://127.0.0.1:", "finish=stop"}) {
     EXPECT_NE(log.find(part), std::string::npos) << part << " in\n" << log;
   }
   EXPECT_EQ(log.find("Thailand is Bangkok"), std::string::npos) << "no text of answers";
@@ -165,7 +169,8 @@ TEST(Serve, TakesItsKeysFromAFile) {
   }
   EXPECT_EQ(ask(port, "GET", "/v1/models").status, 401);
   write_file(file, "\n");
-  EXPECT_NE(run_calla({"serve", "--port", "0", "--api-key-file", file}).err.find("holds no key"), std::string::npos);
+  EXPECT_NE(run_calla({"serve", "--port", "0", "--api-key-file", file}).err.find("holds no key"),
+            std::string::npos);
   EXPECT_EQ(run_calla({"serve", "--port", "70000"}).code, 2);
   EXPECT_EQ(run_calla({"serve", "--api-key", "k", "--api-key-file", file}).code, 2);
 }
@@ -173,7 +178,8 @@ TEST(Serve, TakesItsKeysFromAFile) {
 TEST(Serve, ReusesAConversation) {
   ServeProcess server({"--cache-memory", "64M"});
   const int port = server.ready_port();
-  Json body = Json::parse(R"({"messages": [{"role": "user", "content": ""}], "temperature": 0, "max_tokens": 20,
+  Json body =
+      Json::parse(R"({"messages": [{"role": "user", "content": ""}], "temperature": 0, "max_tokens": 20,
       "reasoning_effort": "none"})");
   std::string text = "Remember these numbers:";
   for (int i = 0; i < 60; ++i) text += fmt::format(" {}", i);

@@ -37,31 +37,38 @@ std::vector<Block> blocks_of(const std::string& document) {
   return blocks;
 }
 
-/// Where an answer differs from what the document shows of it: all members shown must be there. "…" at the end of a string
-/// stands for anything, a time is any number, and figures of the arithmetic may differ a little.
+/// Where an answer differs from what the document shows of it: all members shown must be there. "…" at the
+/// end of a string stands for anything, a time is any number, and figures of the arithmetic may differ a
+/// little.
 std::string difference(const Json& shown, const Json& actual, const std::string& where = "answer") {
   if (shown.is_object() && actual.is_object()) {
     for (const auto& [key, value] : shown.items()) {
       if (!actual.contains(key)) return where + "." + key + " is missing";
       if (key == "created") continue;
-      if (std::string inner = difference(value, actual.at(key), where + "." + key); !inner.empty()) return inner;
+      if (std::string inner = difference(value, actual.at(key), where + "." + key); !inner.empty())
+        return inner;
     }
     return {};
   }
   if (shown.is_array() && actual.is_array() && shown.size() == actual.size()) {
     for (std::size_t i = 0; i < shown.size(); ++i) {
-      if (std::string inner = difference(shown[i], actual[i], fmt::format("{}[{}]", where, i)); !inner.empty()) return inner;
+      if (std::string inner = difference(shown[i], actual[i], fmt::format("{}[{}]", where, i));
+          !inner.empty())
+        return inner;
     }
     return {};
   }
   bool same = shown == actual;
-  if (shown.is_number_float() && actual.is_number()) same = std::abs(shown.get<double>() - actual.get<double>()) < 0.05;
+  if (shown.is_number_float() && actual.is_number())
+    same = std::abs(shown.get<double>() - actual.get<double>()) < 0.05;
   if (shown.is_string() && actual.is_string()) {
     constexpr std::string_view rest = "…";
     const std::string text = shown;
-    if (text.ends_with(rest)) same = actual.get<std::string>().starts_with(text.substr(0, text.size() - rest.size()));
+    if (text.ends_with(rest))
+      same = actual.get<std::string>().starts_with(text.substr(0, text.size() - rest.size()));
   }
-  return same ? std::string() : fmt::format("{} is {}, and the document shows {}", where, actual.dump(), shown.dump());
+  return same ? std::string()
+              : fmt::format("{} is {}, and the document shows {}", where, actual.dump(), shown.dump());
 }
 
 /// The lines of a stream that a document shows; a line "…" stands for any lines.
@@ -86,7 +93,8 @@ std::string stream_difference(const std::string& shown, const std::string& actua
     const std::string& event = events[next++];
     if (data == "[DONE]" || event == "[DONE]") {
       if (data != event) return event + " in place of " + data;
-    } else if (std::string inner = difference(Json::parse(data), Json::parse(event), "event"); !inner.empty()) {
+    } else if (std::string inner = difference(Json::parse(data), Json::parse(event), "event");
+               !inner.empty()) {
       return inner;
     }
   }
@@ -106,8 +114,9 @@ TEST(ApiDocument, EveryExampleIsTrue) {
     ASSERT_LT(i + 1, blocks.size()) << "a request without an answer";
     const std::size_t space = blocks[i].text.find(' ');
     const std::size_t line = blocks[i].text.find('\n');
-    const HttpAnswer answer = ask(server.port(), blocks[i].text.substr(0, space),
-                                  blocks[i].text.substr(space + 1, line - space - 1), blocks[i].text.substr(line + 1));
+    const HttpAnswer answer =
+        ask(server.port(), blocks[i].text.substr(0, space),
+            blocks[i].text.substr(space + 1, line - space - 1), blocks[i].text.substr(line + 1));
     const Block& shown = blocks[i + 1];
     EXPECT_EQ(shown.kind == "json" ? difference(Json::parse(shown.text), answer.json())
                                    : stream_difference(shown.text, answer.body),
