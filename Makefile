@@ -31,19 +31,20 @@ soak: build/release/build.ninja
 	@cmake --build build/release --target calla -j $(JOBS)
 	@CALLA_PROGRAM=$(CURDIR)/build/release/calla node tests/soak/soak.mjs
 
-# Node, which may be there from elsewhere, and the packages of the client tests as their lock file has them. Where they
-# cannot be had these tests are skipped, and say so.
-CLIENTS = tests/clients
+# Node, which may be there from elsewhere, and the packages of the tests that run on it, as their lock files have them.
+# Where they cannot be had these tests are skipped, and say so.
+NODE_TESTS = tests/clients tests/page
 clients: | install
 	@tools/install_dependencies.sh $$(command -v node >/dev/null || echo nodejs) $$(command -v npm >/dev/null || echo npm)
-	@if [ -z "$(NO_INSTALL)" ] && ! cmp -s $(CLIENTS)/package-lock.json $(CLIENTS)/node_modules/.installed; then \
-	  echo "== Installing the packages of the client tests"; \
-	  if npm ci --prefix $(CLIENTS) --no-audit --no-fund --loglevel=error; then \
-	    cp $(CLIENTS)/package-lock.json $(CLIENTS)/node_modules/.installed; \
+	@[ -n "$(NO_INSTALL)" ] || for folder in $(NODE_TESTS); do \
+	  cmp -s $$folder/package-lock.json $$folder/node_modules/.installed && continue; \
+	  echo "== Installing the packages of $$folder"; \
+	  if npm ci --prefix $$folder --no-audit --no-fund --loglevel=error; then \
+	    cp $$folder/package-lock.json $$folder/node_modules/.installed; \
 	  else \
-	    rm -rf $(CLIENTS)/node_modules; \
+	    rm -rf $$folder/node_modules; \
 	  fi; \
-	fi
+	done
 
 build/release/build.ninja: CMakeLists.txt CMakePresets.json cmake/*.cmake | install
 	@echo "== Configuring"
