@@ -13,7 +13,7 @@
 
 namespace calla {
 
-/// Half of an even division: the part [first, last) of `total` items.
+/// The items [first, last).
 struct Range {
   int first = 0;
   int last = 0;
@@ -60,12 +60,12 @@ class ThreadTeam {
 
   static constexpr std::size_t cache_line = 128;  // two lines: some processors fetch them in pairs
 
-  const int size_;
-  const std::function<void(TeamMember&)>* work_ = nullptr;
   alignas(cache_line) std::atomic<std::uint32_t> runs_ = 0;  // counts the calls of run(); members wait on it
   alignas(cache_line) std::atomic<int> arrived_ = 0;
   alignas(cache_line) std::atomic<std::uint32_t> generation_ = 0;  // counts the barriers that were passed
   std::atomic<bool> stopping_ = false;
+  const int size_;
+  const std::function<void(TeamMember&)>* work_ = nullptr;
   std::vector<std::thread> threads_;
 };
 

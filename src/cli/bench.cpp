@@ -135,6 +135,7 @@ void bench(const BenchFlags& flags) {
       load_backend(flags.model, model, plan_for(flags, model, contexts.back()));
   report.device = backend->device();
   measure_all(*backend, model.config.shape, contexts, report);
+  report.memory = process_memory();
 
   if (flags.json_file != "-" && flags.csv_file != "-") put(STDOUT_FILENO, bench_table(report));
   if (!flags.json_file.empty()) write(flags.json_file, bench_json(report).dump(2) + "\n");

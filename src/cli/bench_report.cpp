@@ -62,6 +62,19 @@ Json row_json(const BenchReport& report, const BenchRow& row) {
           {"repeats", repeats(row)}};
 }
 
+std::string memory_line(const BenchReport& report) {
+  if (!report.memory) return "";
+  const double share = report.memory->large_page_share;
+  constexpr std::uint64_t worth_a_word = 1'000'000'000;
+  constexpr double enough = 0.9;
+  const bool small = report.memory->resident > worth_a_word && share < enough;
+  return fmt::format("memory    {} resident, {} of it in pages of 2 MiB{}\n",
+                     format_bytes(report.memory->resident), percent(share),
+                     small ? "; more would be faster:\n"
+                             "          echo madvise | sudo tee /sys/kernel/mm/transparent_hugepage/enabled"
+                           : "");
+}
+
 }  // namespace
 
 double prefill_rate(const BenchReport& report, const BenchRow& row) {
@@ -92,12 +105,13 @@ std::string bench_table(const BenchReport& report) {
       "ceilings  {} GB/s read, {} GOP/s of 4-bit by 8-bit products, with {} thread{}\n"
       "backend   {}\n"
       "model     {}, {} of weights\n"
+      "{}"
       "workload  {} decode step{}, {} slot{}, median of {} round{}\n\n",
       report.processor, report.processor_threads, report.processor_threads == 1 ? "" : "s",
       three(report.read_bandwidth / 1e9), three(peak_operations(report) / 1e9), report.threads,
       report.threads == 1 ? "" : "s", report.device, report.model, format_bytes(report.weight_bytes),
-      report.steps, report.steps == 1 ? "" : "s", report.batch, batched ? "s" : "", report.rounds,
-      report.rounds == 1 ? "" : "s");
+      memory_line(report), report.steps, report.steps == 1 ? "" : "s", report.batch, batched ? "s" : "",
+      report.rounds, report.rounds == 1 ? "" : "s");
 
   const std::string all_head = batched ? fmt::format("{:>10}", "all slots") : "";
   text += fmt::format("{:>9} │ {:<34} │ {:<{}} │\n", "", "prefill", "decode", batched ? 45 : 35);
@@ -126,6 +140,9 @@ Json bench_json(const BenchReport& report) {
             {"threads_used", report.threads},
             {"read_bytes_per_second", report.read_bandwidth},
             {"product_peak", report.product_peak}}},
+          {"memory", report.memory ? Json{{"resident_bytes", report.memory->resident},
+                                          {"large_page_share", report.memory->large_page_share}}
+                                   : Json(nullptr)},
           {"backend", report.device},
           {"model", {{"name", report.model}, {"weight_bytes", report.weight_bytes}}},
           {"workload", {{"steps", report.steps}, {"rounds", report.rounds}, {"batch", report.batch}}},

@@ -1,11 +1,13 @@
 // What a benchmark found, and its forms for people and programs.
 #pragma once
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "base/json.h"
 #include "cli/bench_measure.h"
+#include "cli/process_memory.h"
 #include "model/cost.h"
 
 namespace calla::cli {
@@ -27,6 +29,7 @@ struct BenchReport {
   std::string device;
   std::string model;
   std::uint64_t weight_bytes = 0;
+  std::optional<ProcessMemory> memory;  // when all was measured
   int steps = 0;
   int rounds = 0;
   int batch = 0;

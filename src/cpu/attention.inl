@@ -80,7 +80,7 @@ CALLA_INLINE void soften(float* scores, int visible, float* peak, float* total, 
   float lane[lanes];
   store(lane, max(low, high));
   float top = *peak;
-  for (int i = 0; i < lanes; ++i) top = lane[i] > top ? lane[i] : top;
+  for (const float value : lane) top = value > top ? value : top;
   if (top > *peak) {
     const Floats shrink = exp(splat(*peak - top));
     float factor[lanes];

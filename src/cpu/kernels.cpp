@@ -1,5 +1,7 @@
 #include "cpu/kernels.h"
 
+#include <initializer_list>
+
 namespace calla::cpu {
 
 extern const KernelTable kernels_portable;

@@ -29,12 +29,20 @@ struct GroupValues {
   CALLA_INLINE const std::int32_t* odd(int plane) const { return even(plane) + nibble_lines; }
 };
 
-/// How far ahead weights are asked for, in groups of 4 bits. The processor's own prefetchers stop at every
-/// page and cannot know that the next panel follows.
-constexpr int groups_ahead = 8;
+/// How far ahead weights are asked for, in bytes: into the second-level cache early, since it has more
+/// requests on their way than the first, and from there into the first. The processor's own prefetchers stop
+/// at every page.
+constexpr int far_ahead = 64 * nibble_group_bytes;
+constexpr int near_ahead = 8 * nibble_group_bytes;
 
-CALLA_INLINE void prefetch_lines(const std::byte* first, int lines) {
-  for (int line = 0; line < lines; ++line) __builtin_prefetch(first + line * line_bytes);
+CALLA_INLINE void prefetch_lines(const std::byte* group, int lines) {
+  constexpr int reading = 0;
+  constexpr int second_level = 2;
+  constexpr int all_levels = 3;
+  for (int line = 0; line < lines; ++line) {
+    __builtin_prefetch(group + far_ahead + line * line_bytes, reading, second_level);
+    __builtin_prefetch(group + near_ahead + line * line_bytes, reading, all_levels);
+  }
 }
 
 /// y + scale_w * (scale_a * t) + bias_w * sum_a.
@@ -118,7 +126,7 @@ CALLA_INLINE void tile(const std::byte* panel, int groups, bool prefetch, const 
   Floats y[m];
   for (int i = 0; i < m; ++i) y[i] = zeros();
   for (int g = 0; g < groups; ++g, panel += nibble_group_bytes) {
-    if (prefetch) prefetch_lines(panel + groups_ahead * nibble_group_bytes, 1 + nibble_lines);
+    if (prefetch) prefetch_lines(panel, 1 + nibble_lines);
     if constexpr (m < 3) {
       for (int i = 0; i < m; ++i) {
         const GroupValues<planes> a{values[i] + g * planes * group_columns};
@@ -200,7 +208,7 @@ CALLA_INLINE void tile(const std::byte* panel, int groups, bool prefetch, const 
   Floats y[m];
   for (int i = 0; i < m; ++i) y[i] = zeros();
   for (int g = 0; g < groups; ++g, panel += nibble_group_bytes) {
-    if (prefetch) prefetch_lines(panel + groups_ahead * nibble_group_bytes, 1 + nibble_lines);
+    if (prefetch) prefetch_lines(panel, 1 + nibble_lines);
     if constexpr (m < 3) {
       for (int i = 0; i < m; ++i) {
         const GroupValues<planes> a{values[i] + g * planes * group_columns};
@@ -256,7 +264,7 @@ CALLA_INLINE void tile(const std::byte* panel, int groups, bool prefetch, const 
   Floats y[m];
   for (int i = 0; i < m; ++i) y[i] = zeros();
   for (int g = 0; g < groups; ++g, panel += nibble_group_bytes) {
-    if (prefetch) prefetch_lines(panel + groups_ahead * nibble_group_bytes, 1 + nibble_lines);
+    if (prefetch) prefetch_lines(panel, 1 + nibble_lines);
     std::int32_t t[m][lanes] = {};
     for (int j = 0; j < nibble_lines; ++j) {
       std::uint32_t words[lanes];
@@ -332,7 +340,7 @@ CALLA_INLINE void tile8(const std::byte* panel, int columns, const float* x, con
   for (int i = 0; i < m; ++i) y[i] = zeros();
   const int groups = columns / group_columns;
   for (int g = 0; g < groups; ++g, panel += byte_group_bytes) {
-    if constexpr (m == 1) prefetch_lines(panel + groups_ahead * nibble_group_bytes, 1 + byte_lines);
+    if constexpr (m == 1) prefetch_lines(panel, 1 + byte_lines);
     Floats products[2][m];  // of even and of odd columns: two sums on their way
     for (int i = 0; i < m; ++i) products[0][i] = products[1][i] = zeros();
     for (int j = 0; j < byte_lines; ++j) {

@@ -5,9 +5,12 @@
 #include <chrono>
 #include <cstring>
 
+#include <unistd.h>
+
 #include "base/thread_team.h"
 #include "cpu/kernels.h"
 #include "cpu/memory.h"
+#include "model/memory_plan.h"
 
 namespace calla::cpu {
 namespace {
@@ -26,12 +29,28 @@ double best_seconds(ThreadTeam& team, Work work) {
   return best;
 }
 
+/// Enough that no pass finds much of the one before it in the cache, and no more than a quarter of the
+/// memory.
+std::size_t far_more_than_the_cache() {
+  constexpr std::size_t least = std::size_t{512} << 20U;
+#ifdef _SC_LEVEL3_CACHE_SIZE
+  const long cache = ::sysconf(_SC_LEVEL3_CACHE_SIZE);
+#else
+  const long cache = 0;
+#endif
+  constexpr std::size_t times = 8;
+  const std::size_t wanted = std::max(least, times * static_cast<std::size_t>(std::max(cache, 0L)));
+  const std::size_t most = available_memory().value_or(4 * least) / 4;
+  constexpr std::size_t large_page = std::size_t{2} << 20U;
+  return std::max(std::min(wanted, most) / large_page, std::size_t{1}) * large_page;
+}
+
 }  // namespace
 
 double read_bandwidth(int threads) {
-  constexpr std::size_t bytes = std::size_t{512} << 20U;
+  const std::size_t bytes = far_more_than_the_cache();
   constexpr int line = 64;
-  constexpr int pairs = bytes / line / 2;
+  const int pairs = static_cast<int>(bytes / line / 2);
   const Region region(bytes);
   ThreadTeam team(threads);
   const auto part = [&](const TeamMember& member) {
@@ -42,7 +61,7 @@ double read_bandwidth(int threads) {
   team.run([&](TeamMember& member) { std::memset(part(member).data(), 1, part(member).size()); });
   const KernelTable& kernels = best_kernels();
   std::atomic<std::int32_t> seen = 0;  // the sums are used, so that the reads happen
-  return bytes / best_seconds(team, [&](TeamMember& member) {
+  return static_cast<double>(bytes) / best_seconds(team, [&](TeamMember& member) {
            seen += kernels.read_lines(part(member).data(), part(member).size() / line);
          });
 }

@@ -19,9 +19,7 @@ float spin_floats(std::int64_t rounds) {
   const Floats factor = splat(0.5F);
   for (; rounds > 0; --rounds) {
 #pragma GCC unroll 12
-    for (int i = 0; i < chains; ++i) {
-      sums[i] = fma(sums[i], factor, factor);
-    }
+    for (Floats& s : sums) s = fma(s, factor, factor);
   }
   Floats total = sums[0];
   for (int i = 1; i < chains; ++i) total = total + sums[i];
@@ -55,9 +53,8 @@ std::int32_t spin_products(std::int64_t rounds) {
   Ints sums[chains];
   for (int i = 0; i < chains; ++i) sums[i] = splat_int(i);
   for (; rounds > 0; --rounds) {
-    for (int i = 0; i < chains; ++i) {
-      for (int c = 0; c < 4; ++c)
-        sums[i] = each<Ints>([&](int n) { return sums[i].v[n] * sums[i].v[n] + c; });
+    for (Ints& s : sums) {
+      for (int c = 0; c < 4; ++c) s = each<Ints>([&](int n) { return s.v[n] * s.v[n] + c; });
     }
   }
   return sums[0].v[0][0];

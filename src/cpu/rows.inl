@@ -52,7 +52,7 @@ CALLA_INLINE float largest(const float* x) {
   __builtin_memcpy(lane, &peak, sizeof(lane));
   std::int32_t top = lane[0];
   for (int i = 1; i < lanes; ++i) top = lane[i] > top ? lane[i] : top;
-  float value;
+  float value = 0;
   __builtin_memcpy(&value, &top, sizeof(value));
   return value;
 }

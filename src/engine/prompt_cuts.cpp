@@ -27,9 +27,10 @@ std::vector<int> kept_positions(int length, std::span<const int> boundaries, int
   std::sort(candidates.begin(), candidates.end());
 
   std::vector<int> kept{last};
-  for (auto at = candidates.rbegin(); at != candidates.rend(); ++at) {
-    if (*at > 0 && *at != kept.back() && (*at == last_message || kept.back() - *at >= spacing))
-      kept.push_back(*at);
+  for (std::size_t i = candidates.size(); i-- > 0;) {
+    const int at = candidates[i];
+    if (at > 0 && at != kept.back() && (at == last_message || kept.back() - at >= spacing))
+      kept.push_back(at);
   }
   std::reverse(kept.begin(), kept.end());
   return kept;
