@@ -9,7 +9,7 @@ export CALLA_GOLDENS ?= $(abspath ../shared/goldens)
 export CALLA_QWEN ?= $(abspath ../shared/models)
 endif
 
-.PHONY: demo test build install format lint clean
+.PHONY: demo test soak build clients install format lint clean
 .DEFAULT_GOAL := demo
 
 demo: build/release/build.ninja
@@ -18,13 +18,33 @@ demo: build/release/build.ninja
 	@echo '== calla run --greedy "What is the capital of Thailand?"'
 	@build/release/calla run --greedy "What is the capital of Thailand?"
 
-test: build
+test: build clients
 	@echo "== Running the tests"
 	@ctest --test-dir build/release --output-on-failure -j $(JOBS)
 
 build: build/release/build.ninja
 	@echo "== Building everything"
 	@cmake --build build/release -j $(JOBS)
+
+# A minute of load on the server: 64 clients of every kind.
+soak: build/release/build.ninja
+	@cmake --build build/release --target calla -j $(JOBS)
+	@CALLA_PROGRAM=$(CURDIR)/build/release/calla node tests/soak/soak.mjs
+
+# Node, which may be there from elsewhere, and the packages of the tests that run on it, as their lock files have them.
+# Where they cannot be had these tests are skipped, and say so.
+NODE_TESTS = tests/clients tests/page
+clients: | install
+	@tools/install_dependencies.sh $$(command -v node >/dev/null || echo nodejs) $$(command -v npm >/dev/null || echo npm)
+	@[ -n "$(NO_INSTALL)" ] || for folder in $(NODE_TESTS); do \
+	  cmp -s $$folder/package-lock.json $$folder/node_modules/.installed && continue; \
+	  echo "== Installing the packages of $$folder"; \
+	  if npm ci --prefix $$folder --no-audit --no-fund --loglevel=error; then \
+	    cp $$folder/package-lock.json $$folder/node_modules/.installed; \
+	  else \
+	    rm -rf $$folder/node_modules; \
+	  fi; \
+	done
 
 build/release/build.ninja: CMakeLists.txt CMakePresets.json cmake/*.cmake | install
 	@echo "== Configuring"

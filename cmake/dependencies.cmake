@@ -3,6 +3,8 @@ find_package(Threads REQUIRED)
 find_package(nlohmann_json 3.11 REQUIRED)
 find_package(fmt 9 REQUIRED)
 find_package(CLI11 2.1 REQUIRED)
+find_package(Boost 1.74 REQUIRED)  # headers alone: Asio and Beast
+find_package(spdlog 1.10 REQUIRED)
 find_package(ZLIB REQUIRED)
 if(APPLE AND NOT ICU_ROOT)
   # Homebrew keeps ICU apart from the system's, which has no headers.

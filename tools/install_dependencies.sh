@@ -8,7 +8,7 @@ if [ -n "${NO_INSTALL:-}" ]; then
 fi
 
 if [ "$(uname)" = Darwin ]; then
-  formulas=(cmake ninja pkg-config nlohmann-json fmt cli11 pcre2 icu4c googletest google-benchmark xz)
+  formulas=(cmake ninja pkg-config nlohmann-json fmt cli11 boost spdlog pcre2 icu4c googletest google-benchmark xz node)
   missing=()
   for formula in "${formulas[@]}"; do
     brew list --versions "$formula" >/dev/null 2>&1 || missing+=("$formula")
@@ -25,8 +25,8 @@ if ! command -v apt-get >/dev/null; then
   exit 1
 fi
 
-packages=(g++ cmake ninja-build pkg-config nlohmann-json3-dev libfmt-dev libcli11-dev libpcre2-dev libicu-dev zlib1g-dev
-  libgtest-dev libbenchmark-dev xz-utils "$@")
+packages=(g++ cmake ninja-build pkg-config nlohmann-json3-dev libfmt-dev libcli11-dev libboost-dev libspdlog-dev
+  libpcre2-dev libicu-dev zlib1g-dev libgtest-dev libbenchmark-dev xz-utils "$@")
 missing=()
 for package in "${packages[@]}"; do
   dpkg-query -W -f '${Status}' "$package" 2>/dev/null | grep -q 'ok installed' || missing+=("$package")

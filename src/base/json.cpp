@@ -2,7 +2,10 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <charconv>
 #include <fstream>
+#include <limits>
+#include <optional>
 #include <set>
 #include <sstream>
 #include <system_error>
@@ -23,9 +26,17 @@ std::string place(std::string_view text, std::size_t offset) {
   return fmt::format("line {}, column {}", line, column);
 }
 
-void check_depth(std::string_view text, std::string_view where) {
-  int depth = 0;
+/// Before anything is built: how deep values nest, and how many keys an object has.
+void check_shape(std::string_view text, std::string_view where, int key_limit) {
+  struct Open {
+    bool object = false;
+    int commas = 0;
+  };
+  std::vector<Open> open;
   bool in_string = false;
+  const auto refuse = [&](std::string_view what, int limit, std::string_view unit, std::size_t at) {
+    throw Error(where, fmt::format("{} {} {} at {}", what, limit, unit, place(text, at)));
+  };
   for (std::size_t i = 0; i < text.size(); ++i) {
     const char c = text[i];
     if (in_string) {
@@ -34,19 +45,67 @@ void check_depth(std::string_view text, std::string_view where) {
     } else if (c == '"') {
       in_string = true;
     } else if (c == '[' || c == '{') {
-      if (++depth > json_depth_limit) {
-        throw Error(where,
-                    fmt::format("is nested deeper than {} levels at {}", json_depth_limit, place(text, i)));
-      }
-    } else if (c == ']' || c == '}') {
-      --depth;
+      open.push_back({.object = c == '{'});
+      if (open.size() > json_depth_limit) refuse("is nested deeper than", json_depth_limit, "levels", i);
+    } else if ((c == ']' || c == '}') && !open.empty()) {
+      open.pop_back();
+    } else if (c == ',' && !open.empty() && open.back().object && ++open.back().commas >= key_limit) {
+      refuse("has an object of more than", key_limit, "keys", i);
     }
   }
 }
 
+/// The UTF-16 unit of an escape \uXXXX that begins at `at`, or nothing.
+std::optional<unsigned> escaped_unit(std::string_view text, std::size_t at) {
+  constexpr std::size_t length = 6;
+  if (text.size() - at < length || text[at] != '\\' || text[at + 1] != 'u') return std::nullopt;
+  const std::string_view digits = text.substr(at + 2, 4);
+  unsigned unit = 0;
+  const auto [end, fault] = std::from_chars(digits.data(), digits.data() + digits.size(), unit, 16);
+  if (fault != std::errc() || end != digits.data() + digits.size()) return std::nullopt;
+  return unit;
+}
+
+/// Where the escapes of surrogates without their other half begin. Only strings have backslashes, so that
+/// nothing but these needs looking at.
+std::vector<std::size_t> lone_surrogates(std::string_view text) {
+  const auto is_high = [](unsigned unit) { return unit >= 0xD800 && unit < 0xDC00; };
+  const auto is_low = [](unsigned unit) { return unit >= 0xDC00 && unit < 0xE000; };
+  std::vector<std::size_t> places;
+  std::size_t at = text.find('\\');
+  while (at < text.size()) {
+    std::size_t length = 2;
+    if (const std::optional<unsigned> unit = escaped_unit(text, at)) {
+      length = 6;
+      if (is_high(*unit)) {
+        const std::optional<unsigned> next = escaped_unit(text, at + length);
+        if (next && is_low(*next)) {
+          length *= 2;
+        } else {
+          places.push_back(at);
+        }
+      } else if (is_low(*unit)) {
+        places.push_back(at);
+      }
+    }
+    at = text.find('\\', at + length);
+  }
+  return places;
+}
+
+/// The text with U+FFFD in place of such surrogates: no UTF-8 can hold them, and JavaScript programs send
+/// them when they cut a string. Offsets stay as they are.
+std::string without_lone_surrogates(std::string_view text, const std::vector<std::size_t>& places) {
+  std::string mended(text);
+  for (const std::size_t place : places) mended.replace(place, 6, "\\uFFFD");
+  return mended;
+}
+
 template <class Value, class... Callback>
 Value parse(std::string_view text, std::string_view where, Callback&&... callback) {
-  check_depth(text, where);
+  if (const std::vector<std::size_t> places = lone_surrogates(text); !places.empty()) {
+    return parse<Value>(without_lone_surrogates(text, places), where, std::forward<Callback>(callback)...);
+  }
   try {
     return Value::parse(text, std::forward<Callback>(callback)...);
   } catch (const typename Value::parse_error& fault) {
@@ -71,9 +130,13 @@ std::string cut(std::string text, std::size_t limit) {
 }
 }  // namespace
 
-Json parse_json(std::string_view text, std::string_view where) { return parse<Json>(text, where); }
+Json parse_json(std::string_view text, std::string_view where) {
+  check_shape(text, where, json_key_limit);
+  return parse<Json>(text, where);
+}
 
 nlohmann::json parse_json_unique(std::string_view text, std::string_view where) {
+  check_shape(text, where, std::numeric_limits<int>::max());
   using Event = nlohmann::json::parse_event_t;
   std::vector<std::set<std::string>> keys;  // of each object that is open
   return parse<nlohmann::json>(text, where, [&](int, Event event, nlohmann::json& parsed) {

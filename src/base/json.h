@@ -12,8 +12,12 @@ using Json = nlohmann::ordered_json;
 /// Arrays and objects may be nested this deep: writing and copying a value recurse, and the stack has an end.
 inline constexpr int json_depth_limit = 200;
 
+/// An object may have this many keys: one that keeps their order looks through all of them for each.
+inline constexpr int json_key_limit = 10'000;
+
 /// Parses a whole text. `where` names its origin in the message of the Error thrown when it is not JSON, not
-/// UTF-8, or nested too deep.
+/// UTF-8, nested too deep, or has an object of too many keys. The escape of a surrogate without its other
+/// half ("\ud83d") is read as U+FFFD.
 Json parse_json(std::string_view text, std::string_view where);
 
 /// As parse_json, but an object that names a key twice is an Error too (parse_json keeps the last), and

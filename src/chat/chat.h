@@ -20,15 +20,33 @@
 
 namespace calla {
 
+/// What the reply may do with the tools.
+struct ToolUse {
+  enum class Kind { free, forbidden, required };
+  Kind kind = Kind::free;
+  std::string name = {};     // of a required call; empty: any tool's
+  bool single_call = false;  // the reply ends after its first call
+};
+
 struct ChatRequest {
   Conversation conversation;
   PromptOptions options;
+  ToolUse tool_use;
   SamplingChoice sampling;
   std::optional<int> max_tokens;       // of the whole reply, reasoning included
   std::optional<int> thinking_budget;  // tokens of reasoning, then it is closed and the answer begins
   std::vector<std::string> stop;       // end the answer; never looked for in the reasoning or in tool calls
   int top_logprobs = -1;               // see SamplingParams
   bool side_request = false;           // a title or tags: the prefix cache keeps nothing of it
+};
+
+/// A text to go on with as it stands, without turns, reasoning or tools.
+struct RawRequest {
+  std::vector<Token> prompt;
+  SamplingChoice sampling;
+  std::optional<int> max_tokens;
+  std::vector<std::string> stop;
+  int top_logprobs = -1;
 };
 
 /// A call begins: `id` is unique among all calls this process has made.
@@ -77,10 +95,14 @@ class ChatStream {
 
  private:
   friend class Chat;
-  ChatStream(const Tokenizer& tokenizer, const ChatRequest& request, bool starts_in_reasoning);
+  ChatStream(const Tokenizer& tokenizer, std::optional<ReplyParser> parser, std::vector<std::string> stops,
+             bool report_tokens);
 
+  void start(Engine& engine, GenerationRequest request);
   void handle(const GenerationEvent& event);
   void take(const GeneratedToken& token);
+  void read(Token token);
+  void cut();
   void translate(std::vector<ReplyEvent>& events);
   void pass_content(std::string text);
   void finish(const GenerationFinished& finished);
@@ -88,12 +110,14 @@ class ChatStream {
   const Tokenizer* tokenizer_;
   std::vector<Token> prompt_;
   std::unique_ptr<Generation> generation_;
-  ReplyParser parser_;
+  std::optional<ReplyParser> parser_;  // none where all is content
   Utf8Assembler assembler_;
   std::vector<std::string> stops_;
   StopStrings stop_;
   bool report_tokens_;
+  bool single_call_ = false;
   bool called_tool_ = false;
+  bool cut_ = false;  // the reply has ended before its generation
   ChatUsage usage_;
   std::vector<Token> ids_;
   std::deque<ChatEvent> ready_;
@@ -109,6 +133,9 @@ class Chat {
   /// assistant message is continued.
   ChatStream start(const ChatRequest& request) const;
 
+  /// Goes on with a text: all of the reply is content.
+  ChatStream complete(const RawRequest& request) const;
+
   /// The prompt of a request, as start() would give it to the model.
   Prompt render(const ChatRequest& request) const;
 
@@ -116,6 +143,8 @@ class Chat {
   const Tokenizer& tokenizer() const { return *tokenizer_; }
 
  private:
+  SamplingParams sampling(const SamplingChoice& choice, int top_logprobs) const;
+
   Engine* engine_;
   const Tokenizer* tokenizer_;
   SamplingChoice defaults_;

@@ -1,6 +1,7 @@
 // The commands of the program and their flags. program.cpp reads the flags; each command has a file of its
 // own, returns when it is done, and throws Error when it fails.
 #pragma once
+#include <cstdint>
 #include <optional>
 #include <string>
 #include <vector>
@@ -99,6 +100,21 @@ struct SynthFlags {
 };
 /// Writes a checkpoint of made-up weights.
 void synth(const SynthFlags& flags);
+
+struct ServeFlags {
+  ModelFlags model;
+  std::string host = "127.0.0.1";
+  int port = 8080;
+  std::string api_key;
+  std::string api_key_file;
+  std::vector<std::string> cors;
+  int queue = 64;                             // requests that may wait for a slot
+  std::optional<std::uint64_t> cache_memory;  // bytes; empty: a part of the memory that is free
+  std::string cache_dir;
+  std::uint64_t cache_disk = std::uint64_t{16} << 30U;
+};
+/// Answers over HTTP until SIGINT or SIGTERM.
+void serve(const ServeFlags& flags);
 
 struct TokenizeFlags {
   ModelFlags model;

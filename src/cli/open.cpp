@@ -113,31 +113,33 @@ MemoryPlan plan_memory(const ModelFlags& flags, const ModelConfig& config, std::
 }
 
 std::unique_ptr<Backend> load_backend(const ModelFlags& flags, const ModelWeights& model,
-                                      const MemoryPlan& plan) {
+                                      const MemoryPlan& plan, const LoadProgress& progress) {
   if (const std::optional<std::uint64_t> available = available_memory()) require_fit(plan, *available);
   ProgressBar bar(fmt::format("Loading {}", name(model.config.shape)));
   return make_backend(flags, model, plan.slots, plan.context, [&](std::uint64_t done, std::uint64_t total) {
     bar.draw(done, total, fmt::format("{} of {}", format_bytes(done), format_bytes(total)));
+    if (progress) progress(done, total);
   });
 }
 
-std::unique_ptr<Model> open_model(const ModelFlags& flags) {
+std::unique_ptr<Model> open_model(const ModelFlags& flags, const OpenHooks& hooks) {
   const std::filesystem::path directory = model_directory(flags);
   const GenerationConfig generation = read_generation_config(directory);
   ModelWeights found = find_weights(flags, directory);
   Tokenizer tokenizer = Tokenizer::load(directory);
   check_tokenizer(tokenizer, found.config, directory);
   const MemoryPlan plan = plan_memory(flags, found.config, found.weights.bytes, available_memory());
-  std::unique_ptr<Backend> backend = load_backend(flags, found, plan);
-  return std::make_unique<Model>(found.config, std::move(tokenizer), std::move(backend),
+  EngineOptions options = hooks.engine_options ? hooks.engine_options(found, plan) : EngineOptions{};
+  std::unique_ptr<Backend> backend = load_backend(flags, found, plan, hooks.progress);
+  return std::make_unique<Model>(found.config, std::move(tokenizer), std::move(backend), std::move(options),
                                  recommended(generation), end_tokens(found.config, generation));
 }
 
 Model::Model(ModelConfig model_config, Tokenizer model_tokenizer, std::unique_ptr<Backend> backend,
-             const SamplingChoice& defaults, std::vector<Token> end_tokens)
+             EngineOptions engine_options, const SamplingChoice& defaults, std::vector<Token> end_tokens)
     : config(std::move(model_config)),
       tokenizer(std::move(model_tokenizer)),
-      engine(std::move(backend)),
+      engine(std::move(backend), std::move(engine_options)),
       chat(engine, tokenizer, defaults, std::move(end_tokens)) {}
 
 }  // namespace calla::cli

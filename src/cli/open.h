@@ -1,12 +1,14 @@
 // From flags to a model ready to run.
 #pragma once
 #include <filesystem>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
 
 #include "chat/chat.h"
 #include "checkpoint/config.h"
+#include "checkpoint/loader.h"
 #include "checkpoint/tensor_store.h"
 #include "cli/commands.h"
 #include "engine/engine.h"
@@ -42,15 +44,16 @@ ModelWeights find_weights(const ModelFlags& flags, const std::filesystem::path& 
 MemoryPlan plan_memory(const ModelFlags& flags, const ModelConfig& config, std::uint64_t weight_bytes,
                        std::optional<std::uint64_t> available);
 
-/// Reads the weights and makes the backend that the flags ask for, with a progress bar on a terminal. Throws
-/// Error when the plan does not fit into memory, or the disk fails.
+/// Reads the weights and makes the backend that the flags ask for, with a progress bar on a terminal;
+/// `progress` is told too, where there is one. Throws Error when the plan does not fit into memory, or the
+/// disk fails.
 std::unique_ptr<Backend> load_backend(const ModelFlags& flags, const ModelWeights& model,
-                                      const MemoryPlan& plan);
+                                      const MemoryPlan& plan, const LoadProgress& progress = {});
 
 /// A loaded model: the parts stand in the order in which they lean on each other.
 struct Model {
   Model(ModelConfig model_config, Tokenizer model_tokenizer, std::unique_ptr<Backend> backend,
-        const SamplingChoice& defaults, std::vector<Token> end_tokens);
+        EngineOptions engine_options, const SamplingChoice& defaults, std::vector<Token> end_tokens);
 
   ModelConfig config;
   Tokenizer tokenizer;
@@ -58,8 +61,15 @@ struct Model {
   Chat chat;
 };
 
+/// What a server adds to the opening of a model.
+struct OpenHooks {
+  /// The engine's options, chosen when the memory plan is known.
+  std::function<EngineOptions(const ModelWeights& model, const MemoryPlan& plan)> engine_options = {};
+  LoadProgress progress = {};
+};
+
 /// Loads everything, with a progress bar on a terminal. Throws Error for whatever is wrong with the
 /// directory, and when the plan does not fit into memory.
-std::unique_ptr<Model> open_model(const ModelFlags& flags);
+std::unique_ptr<Model> open_model(const ModelFlags& flags, const OpenHooks& hooks = {});
 
 }  // namespace calla::cli

@@ -238,6 +238,65 @@ void add_synth(CLI::App& program) {
   command.callback([flags] { synth(*flags); });
 }
 
+void add_serve(CLI::App& program) {
+  auto flags = std::make_shared<ServeFlags>();
+  flags->model.slots = 4;
+  CLI::App& command = *program.add_subcommand("serve", "Answer over HTTP: the OpenAI API and a web page");
+  add_model_flag(command, flags->model);
+  add_backend_flag(command, flags->model);
+  add_context_flag(command, flags->model);
+  command.add_option("--slots", flags->model.slots, "Requests that are answered at once (default: 4)")
+      ->type_name("N")
+      ->check(at_least(1));
+  command.add_option("--queue", flags->queue, "Requests that may wait for a slot (default: 64)")
+      ->type_name("N")
+      ->check(at_least(0));
+
+  constexpr const char* network = "Network";
+  command.add_option("--host", flags->host, "Address to listen on (default: 127.0.0.1, this machine alone)")
+      ->type_name("ADDRESS")
+      ->group(network);
+  command.add_option("--port", flags->port, "Port to listen on; 0: any that is free (default: 8080)")
+      ->type_name("N")
+      ->check(CLI::Range(0, 65535).description(""))
+      ->group(network);
+  CLI::Option* key = command.add_option("--api-key", flags->api_key, "Key that requests must carry")
+                         ->type_name("KEY")
+                         ->group(network);
+  command.add_option("--api-key-file", flags->api_key_file, "File of such keys, one a line")
+      ->type_name("FILE")
+      ->excludes(key)
+      ->group(network);
+  command
+      .add_option("--cors", flags->cors,
+                  "Origin of web pages that may call, as https://example.org (several times; *: all)")
+      ->type_name("ORIGIN")
+      ->allow_extra_args(false)
+      ->group(network);
+
+  constexpr const char* cache = "Prefix cache";
+  const CLI::AsSizeValue bytes(false);
+  command
+      .add_option("--cache-memory", flags->cache_memory,
+                  "Bytes, as 8G; 0: off (default: a part of the free memory)")
+      ->option_text("SIZE")
+      ->transform(bytes)
+      ->group(cache);
+  command
+      .add_option("--cache-dir", flags->cache_dir,
+                  "Directory where it outlives the program (default: nowhere)")
+      ->type_name("DIR")
+      ->group(cache);
+  command.add_option("--cache-disk", flags->cache_disk, "Bytes that it may take there (default: 16G)")
+      ->option_text("SIZE")
+      ->transform(bytes)
+      ->group(cache);
+  command.footer(
+      "Example:\n"
+      "  calla serve --host 0.0.0.0 --api-key-file ~/.calla-key");
+  command.callback([flags] { serve(*flags); });
+}
+
 void add_tokenize(CLI::App& program) {
   auto flags = std::make_shared<TokenizeFlags>();
   CLI::App& command = *program.add_subcommand("tokenize", "Print the token ids of a text");
@@ -285,6 +344,7 @@ void run_program(int argc, const char* const* argv) {
   program.get_formatter()->label("Subcommands", "Commands");
   add_run(program);
   add_chat(program);
+  add_serve(program);
   add_info(program);
   add_bench(program);
   add_eval(program);

@@ -19,11 +19,11 @@ volatile std::sig_atomic_t interrupted = 0;  // NOLINT(cppcoreguidelines-avoid-n
 
 extern "C" void note_interrupt(int /*signal*/) { interrupted = 1; }
 
-void on_interrupt(void (*handler)(int)) {
+void on_signal(int signal, void (*handler)(int)) {
   struct sigaction action {};
   action.sa_handler = handler;  // no SA_RESTART: a read of the keyboard must return
   sigemptyset(&action.sa_mask);
-  sigaction(SIGINT, &action, nullptr);
+  sigaction(signal, &action, nullptr);
 }
 }  // namespace
 
@@ -61,16 +61,27 @@ void ProgressBar::draw(std::uint64_t done, std::uint64_t total, std::string_view
 
 InterruptGuard::InterruptGuard() {
   interrupted = 0;
-  on_interrupt(note_interrupt);
+  on_signal(SIGINT, note_interrupt);
 }
 
-InterruptGuard::~InterruptGuard() { on_interrupt(SIG_DFL); }
+InterruptGuard::~InterruptGuard() { on_signal(SIGINT, SIG_DFL); }
 
 bool InterruptGuard::take() {
   const bool pressed = interrupted != 0;
   interrupted = 0;
   return pressed;
 }
+
+StopSignals::StopSignals() {
+  interrupted = 0;
+  for (const int signal : {SIGINT, SIGTERM}) on_signal(signal, note_interrupt);
+}
+
+StopSignals::~StopSignals() {
+  for (const int signal : {SIGINT, SIGTERM}) on_signal(signal, SIG_DFL);
+}
+
+bool StopSignals::arrived() { return interrupted != 0; }
 
 void put(int descriptor, std::string_view text) {
   while (!text.empty()) {

@@ -44,6 +44,17 @@ class InterruptGuard {
   static bool take();
 };
 
+/// While it lives, Ctrl-C and SIGTERM are noted instead of ending the program. One object at a time.
+class StopSignals {
+ public:
+  StopSignals();
+  ~StopSignals();
+  StopSignals(const StopSignals&) = delete;
+  StopSignals& operator=(const StopSignals&) = delete;
+
+  static bool arrived();
+};
+
 /// Writes to standard output or error at once. Throws Error when that fails (a full disk).
 void put(int descriptor, std::string_view text);
 

@@ -70,7 +70,7 @@ std::unique_ptr<Generation> Engine::start(GenerationRequest request) {
   if (prompt >= context()) {
     throw RequestError(
         "prompt",
-        fmt::format("has {} tokens, and the context has room for {} with the answer", prompt, context()),
+        fmt::format("has {} tokens, and the maximum context length is {} with the answer", prompt, context()),
         "shorten the conversation or start with a larger --context", "context_length_exceeded");
   }
   return std::make_unique<StreamedGeneration>(scheduler_->enqueue(std::move(request)),

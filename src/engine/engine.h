@@ -28,11 +28,19 @@ struct ThinkingBudget {
   std::vector<Token> closing = {};  // what is appended, `end` included
 };
 
+/// How what comes after a marker begins, whatever the model would like to write there.
+struct AnswerOpening {
+  Token after = 0;             // </think>
+  std::vector<Token> closing;  // what is appended where the model ends its turn without it, `after` included
+  std::vector<Token> tokens;   // what is appended behind it
+};
+
 struct GenerationRequest {
   std::vector<Token> prompt;
   SamplingParams sampling;
   std::optional<int> max_tokens;  // at most what the context leaves; nothing: all of it
   std::optional<ThinkingBudget> budget;
+  std::optional<AnswerOpening> opening;
 
   // For the prefix cache. None of it changes the answer.
   std::vector<int> boundaries;  // positions in the prompt that later prompts may share up to: where a message

@@ -37,6 +37,7 @@ std::shared_ptr<EventStream> Engine::Scheduler::enqueue(GenerationRequest reques
   const int room = backend_->memory().context - static_cast<int>(request.prompt.size());
   job->limit = std::min(request.max_tokens.value_or(room), room);
   job->thinking = request.budget.has_value();
+  job->opens = request.opening.has_value();
   job->request = std::move(request);
   job->stream = std::make_shared<EventStream>();
   job->queued_at = Clock::now();
@@ -81,6 +82,7 @@ void Engine::Scheduler::run() {
       drop_cancelled();
       prefill_one_piece();
       close_thinking();
+      open_answers();
       const bool submitted = submit_step();
       if (steps_.size() == depth || (!steps_.empty() && !submitted)) collect_step();
       release_finished();
@@ -147,6 +149,8 @@ bool Engine::Scheduler::answering() const {
 
 bool Engine::Scheduler::may_step(const Job& job) const {
   if (job.reading() || job.end_token || job.submitted == job.limit) return false;
+  // What follows a marker must not be drawn before it is known whether it has come.
+  if (job.opens && (job.opening_due || job.in_flight > 0)) return false;
   // Whether the reasoning has ended by itself is known only when all its tokens are here.
   return !(job.thinking && job.submitted >= job.request.budget->tokens);
 }
@@ -156,19 +160,36 @@ void Engine::Scheduler::close_thinking() {
     const bool due = job->thinking && !job->end_token && !job->reading() && job->in_flight == 0 &&
                      job->submitted >= job->request.budget->tokens && job->submitted < job->limit;
     if (!due) continue;
-    const std::vector<Token>& closing = job->request.budget->closing;
-    const auto count = std::min(static_cast<int>(closing.size()), job->limit - job->submitted);
-    const auto appended = std::span(closing).first(static_cast<std::size_t>(count));
-    backend_->prefill(job->slot, appended, true);
-    for (const Token token : appended) job->stream->push(GeneratedToken{.token = token, .forced = true});
-    job->reply.insert(job->reply.end(), appended.begin(), appended.end());
-    {
-      const std::lock_guard lock(mutex_);
-      stats_.generated_tokens += appended.size();
-    }
-    job->submitted += count;
+    append(*job, job->request.budget->closing);
     job->thinking = false;
+    job->opening_due = job->opens;
   }
+}
+
+void Engine::Scheduler::open_answers() {
+  for (const auto& job : running_) {
+    if (!job->opening_due) continue;
+    if (job->end_token) {
+      append(*job, job->request.opening->closing);
+      job->end_token.reset();
+      job->thinking = false;
+    }
+    append(*job, job->request.opening->tokens);
+    job->opens = false;
+    job->opening_due = false;
+  }
+}
+
+/// Appends tokens to a reply, as many as its limit leaves. No step of it is in flight.
+void Engine::Scheduler::append(Job& job, std::span<const Token> tokens) {
+  tokens = tokens.first(std::min(tokens.size(), static_cast<std::size_t>(job.limit - job.submitted)));
+  if (tokens.empty()) return;
+  backend_->prefill(job.slot, tokens, true);
+  for (const Token token : tokens) job.stream->push(GeneratedToken{.token = token, .forced = true});
+  job.reply.insert(job.reply.end(), tokens.begin(), tokens.end());
+  job.submitted += static_cast<int>(tokens.size());
+  const std::lock_guard lock(mutex_);
+  stats_.generated_tokens += tokens.size();
 }
 
 bool Engine::Scheduler::submit_step() {
@@ -207,10 +228,12 @@ void Engine::Scheduler::collect_step() {
     Job& job = job_of(sampled.slot);
     if (sampled.end) {
       job.end_token = sampled.token;
+      job.opening_due = job.opens;
       continue;
     }
     job.reply.push_back(sampled.token);
     if (job.thinking && sampled.token == job.request.budget->end) job.thinking = false;
+    if (job.opens && sampled.token == job.request.opening->after) job.opening_due = true;
     job.stream->push(GeneratedToken{sampled.token, false, sampled.logprob, sampled.top_logprobs});
   }
 }
@@ -219,7 +242,8 @@ void Engine::Scheduler::release_finished() {
   for (auto& job : running_) {
     if (job->in_flight > 0) continue;
     const bool cancelled = job->stream->cancelled();
-    if (!cancelled && !job->end_token && job->submitted < job->limit) continue;
+    const bool goes_on = !job->end_token || job->opening_due;
+    if (!cancelled && goes_on && job->submitted < job->limit) continue;
     free_slots_.push_back(job->slot);
     if (!cancelled || job->end_token) remember_reply(*job);
     finish(*job, job->end_token ? GenerationEnd::stop

@@ -56,6 +56,8 @@ class Engine::Scheduler {
     int submitted = 0;                                // tokens asked for or appended
     int in_flight = 0;                                // steps submitted and not collected
     bool thinking = false;                            // a budget is set and its end token has not come
+    bool opens = false;                               // an opening is set and not appended
+    bool opening_due = false;                         // and its marker has come
     std::vector<Token> reply = {};
     std::optional<Token> end_token;
     Clock::time_point queued_at;
@@ -78,6 +80,8 @@ class Engine::Scheduler {
   void begin_admitted();
   void drop_cancelled();
   void close_thinking();
+  void open_answers();
+  void append(Job& job, std::span<const Token> tokens);
   bool submit_step();
   void collect_step();
   void release_finished();

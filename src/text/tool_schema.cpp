@@ -251,6 +251,11 @@ ToolSet::ToolSet(std::span<const Json> tools) {
   }
 }
 
+std::optional<std::string> ToolSet::only_name() const {
+  if (schemas_.size() != 1) return std::nullopt;
+  return schemas_.begin()->first;
+}
+
 bool ToolSet::is_plain_string(std::string_view tool, std::string_view parameter) const {
   const auto schema = schemas_.find(tool);
   if (schema == schemas_.end()) return false;

@@ -19,6 +19,8 @@ class ToolSet {
   explicit ToolSet(std::span<const Json> tools);
 
   bool empty() const { return schemas_.empty(); }
+  /// The name of the tool, where there is just one.
+  std::optional<std::string> only_name() const;
   bool declares(std::string_view tool) const { return schemas_.find(tool) != schemas_.end(); }
 
   /// Whether the parameter can only be a plain string: its text may then be streamed before it is complete.

@@ -3,6 +3,7 @@
 #include <functional>
 #include <string>
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include "base/error.h"
@@ -32,6 +33,20 @@ TEST(Json, TellsAnEmptyTextAndTextThatIsNotUtf8) {
   EXPECT_NE(fault_of("\"\xFF\"").find("is not valid JSON at line 1"), std::string::npos);
 }
 
+TEST(Json, ALoneSurrogateIsReadAsTheReplacementCharacter) {
+  const auto read = [](const std::string& json) { return parse_json(json, "f").get<std::string>(); };
+  EXPECT_EQ(read(R"("a\ud83d")"), "a\uFFFD");
+  EXPECT_EQ(read(R"("\ud83dx\uDE00")"), "\uFFFDx\uFFFD");
+  EXPECT_EQ(read(R"("\ud83d\ude00")"), "\U0001F600") << "a pair is one character";
+  EXPECT_EQ(read(R"("\ud83d\ud83d\ude00")"), "\uFFFD\U0001F600");
+  EXPECT_EQ(read(R"("\ude00\ud83d")"), "\uFFFD\uFFFD");
+  EXPECT_EQ(read(R"("\\ud83d")"), R"(\ud83d)") << "an escaped backslash begins no escape";
+  EXPECT_EQ(read(R"("\ud83d\n")"), "\uFFFD\n");
+  EXPECT_EQ(fault_of(R"("\ud83)"), "f: is not valid JSON at line 1, column 7") << "as before";
+  EXPECT_EQ(fault_of(R"(["\ud83d", x])"), "f: is not valid JSON at line 1, column 12")
+      << "places stay as they are";
+}
+
 TEST(Json, RefusesANumberThatNoDoubleHolds) {
   EXPECT_EQ(fault_of("[1e999]"), "f: holds a number that no double can hold");
   EXPECT_EQ(fault_of("[-1e999]"), "f: holds a number that no double can hold");
@@ -46,6 +61,22 @@ TEST(Json, RefusesNestingBeyondTheLimitAtAnyDepth) {
   std::string objects;
   for (int i = 0; i < 1000; ++i) objects += "{\"a\":";
   EXPECT_NE(fault_of(objects).find("nested deeper"), std::string::npos);
+}
+
+TEST(Json, RefusesAnObjectOfTooManyKeys) {
+  const auto object = [](int keys) {
+    std::string text = "{\"k0\":[0,0]";
+    for (int i = 1; i < keys; ++i) text += fmt::format(",\"k{}\":0", i);
+    return text + "}";
+  };
+  EXPECT_EQ(fault_of(object(json_key_limit)), "no error");
+  EXPECT_NE(fault_of(object(json_key_limit + 1)).find("has an object of more than 10000 keys"),
+            std::string::npos);
+  EXPECT_EQ(message_of([&] { parse_json_unique(object(json_key_limit + 1), "f"); }), "no error")
+      << "sorted keys are found quickly";
+  std::string array = "[0";
+  for (int i = 0; i < 2 * json_key_limit; ++i) array += ",0";
+  EXPECT_EQ(fault_of(array + "]"), "no error") << "an array may be long";
 }
 
 TEST(Json, CountsNoBracketsInsideStrings) {

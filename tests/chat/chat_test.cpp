@@ -171,6 +171,68 @@ TEST(Chat, KeptReasoningIsAPartOfThePrefix) {
   EXPECT_NE(dropped.finished.timing.cache_note.find("first difference at token"), std::string::npos);
 }
 
+Json weather_tool() {
+  return parse_json(
+      R"({"type": "function", "function": {"name": "get_weather", "description": "Get the weather of a city",
+      "parameters": {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}}})",
+      "tool");
+}
+
+TEST(Chat, ARequiredCallIsMadeWithAndWithoutReasoning) {
+  for (const bool thinking : {false, true}) {
+    ChatRequest request = ask("What is the weather in Madrid?", thinking);
+    request.conversation.tools.push_back(weather_tool());
+    request.tool_use = {.kind = ToolUse::Kind::required, .name = "get_weather"};
+    const Turn turn = take(request);
+    ASSERT_EQ(turn.reply.tool_calls.size(), 1U);
+    EXPECT_EQ(turn.reply.tool_calls[0].arguments.at("city"), "Madrid");
+    EXPECT_EQ(turn.finished.end, ChatEnd::tool_calls);
+    EXPECT_EQ(turn.reply.reasoning.has_value(), thinking);
+    EXPECT_FALSE(turn.reply.content);
+  }
+}
+
+TEST(Chat, AForbiddenCallIsNotMade) {
+  ChatRequest request = ask("What is the weather in Madrid?");
+  request.conversation.tools.push_back(weather_tool());
+  ASSERT_EQ(take(request).reply.tool_calls.size(), 1U) << "it would be made";
+  request.tool_use.kind = ToolUse::Kind::forbidden;
+  const Turn turn = take(request);
+  EXPECT_TRUE(turn.reply.tool_calls.empty());
+  EXPECT_NE(turn.finished.end, ChatEnd::tool_calls);
+}
+
+TEST(Chat, ARequiredCallNeedsItsTool) {
+  ChatRequest request = ask("What is the weather in Madrid?");
+  request.tool_use.kind = ToolUse::Kind::required;
+  EXPECT_EQ(test::message_of([&] { take(request); }), "tool_choice: asks for a call, and there are no tools");
+  request.conversation.tools.push_back(weather_tool());
+  request.tool_use.name = "other";
+  EXPECT_EQ(test::message_of([&] { take(request); }),
+            "tool_choice: names \"other\", which is not among the tools");
+}
+
+TEST(Chat, ARawTextGoesOnAsItStands) {
+  RawRequest request;
+  request.prompt = demo_chat().tokenizer.encode(
+      "<|im_start|>user\nCalculate 4 / 2.<|im_end|>\n<|im_start|>assistant\n<think>\n\n</think>\n\n",
+      Tokenizer::ControlTokens::recognised);
+  request.sampling.temperature = 0.0F;
+  request.max_tokens = 30;
+  ChatStream stream = demo_chat().chat.complete(request);
+  std::string text;
+  for (;;) {
+    const ChatEvent event = stream.next();
+    if (const auto* delta = std::get_if<ContentDelta>(&event)) text += delta->text;
+    if (const auto* finished = std::get_if<ChatFinished>(&event)) {
+      EXPECT_EQ(finished->end, ChatEnd::stop);
+      EXPECT_EQ(finished->usage.reasoning_tokens, 0);
+      break;
+    }
+  }
+  EXPECT_EQ(text, "4 / 2 = 2");
+}
+
 TEST(Chat, AStopStringEndsTheAnswerBeforeIt) {
   ChatRequest request = ask("Calculate 4 / 2.");
   request.stop = {"= 2", "unseen"};

@@ -170,6 +170,36 @@ TEST_F(EngineTest, AFaultOfTheDeviceFailsWhatRunsAndNotWhatFollows) {
   EXPECT_EQ(record_->abandoned, 1);
 }
 
+TEST_F(EngineTest, AnOpeningFollowsItsMarker) {
+  Engine& e = engine();
+  GenerationRequest r = request({100}, 9);
+  r.opening = AnswerOpening{.after = 103, .closing = {50, 103}, .tokens = {1, 2}};
+  const Outcome outcome = run(e, r);
+  EXPECT_EQ(outcome.tokens, (std::vector<Token>{101, 102, 103, 1, 2, 3, 4, 5, 6}));
+  EXPECT_EQ(outcome.forced, (std::vector<Token>{1, 2}));
+  EXPECT_EQ(outcome.finished.end, GenerationEnd::length);
+  r.max_tokens = 4;
+  EXPECT_EQ(run(e, r).tokens, (std::vector<Token>{101, 102, 103, 1})) << "as far as the limit goes";
+}
+
+TEST_F(EngineTest, AnOpeningFollowsATurnThatEndsWithoutItsMarker) {
+  Engine& e = engine();
+  GenerationRequest r = request({100}, 20, {102, 5});
+  r.opening = AnswerOpening{.after = 200, .closing = {50, 200}, .tokens = {1, 2}};
+  const Outcome outcome = run(e, r);
+  EXPECT_EQ(outcome.tokens, (std::vector<Token>{101, 50, 200, 1, 2, 3, 4}));
+  EXPECT_EQ(outcome.finished.end, GenerationEnd::stop);
+  EXPECT_EQ(outcome.finished.end_token, 5);
+}
+
+TEST_F(EngineTest, AnOpeningFollowsABudgetThatIsUsedUp) {
+  Engine& e = engine();
+  GenerationRequest r = request({100}, 8);
+  r.budget = ThinkingBudget{.tokens = 2, .end = 200, .closing = {50, 200}};
+  r.opening = AnswerOpening{.after = 200, .closing = {50, 200}, .tokens = {1, 2}};
+  EXPECT_EQ(run(e, r).tokens, (std::vector<Token>{101, 102, 50, 200, 1, 2, 3, 4}));
+}
+
 TEST_F(EngineTest, ManyReadersAtOnce) {
   Engine& e = engine(3);
   std::vector<std::thread> readers;

@@ -23,8 +23,9 @@ std::optional<fs::path> folder_from_environment(const char* variable) {
 }
 }  // namespace
 
-fs::path demo_model() { return fs::path(CALLA_SOURCE_DIR) / "models/demo"; }
-fs::path data(std::string_view name) { return fs::path(CALLA_SOURCE_DIR) / "tests/data" / name; }
+fs::path source(std::string_view name) { return fs::path(CALLA_SOURCE_DIR) / name; }
+fs::path demo_model() { return source("models/demo"); }
+fs::path data(std::string_view name) { return source("tests/data") / name; }
 fs::path calla_program() { return fs::path(CALLA_BINARY_DIR) / "calla"; }
 std::optional<fs::path> goldens() { return folder_from_environment("CALLA_GOLDENS"); }
 std::optional<fs::path> qwen() { return folder_from_environment("CALLA_QWEN"); }

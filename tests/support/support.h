@@ -8,6 +8,8 @@
 
 namespace calla::test {
 
+/// A file or folder of the project.
+std::filesystem::path source(std::string_view name);
 /// The committed demonstration checkpoint.
 std::filesystem::path demo_model();
 /// A file or folder of tests/data.

@@ -1,0 +1,29 @@
+#include "server/health.h"
+
+#include <cmath>
+
+#include "server/errors.h"
+
+namespace calla::server {
+
+HttpResponse health(const ServedModel* model, const LoadState& loading) {
+  HttpResponse response;
+  if (model == nullptr) {
+    const double progress =
+        loading.total == 0 ? 0 : static_cast<double>(loading.done) / static_cast<double>(loading.total);
+    response = json_response({{"status", "loading"}, {"progress", std::round(progress * 1000) / 1000}});
+    response.status = 503;
+    response.headers.emplace_back("Retry-After", "1");
+  } else {
+    const EngineStats stats = model->chat->engine().stats();
+    response = json_response({{"status", "ok"},
+                              {"model", model->id},
+                              {"slots", stats.slots},
+                              {"slots_busy", stats.busy},
+                              {"queue", stats.waiting}});
+  }
+  response.headers.emplace_back("Cache-Control", "no-store");
+  return response;
+}
+
+}  // namespace calla::server
