@@ -12,7 +12,7 @@ target_compile_options(calla_options INTERFACE -ffp-contract=off)
 
 if(CALLA_SANITIZE)
   target_compile_options(calla_options INTERFACE
-    -fsanitize=${CALLA_SANITIZE} -fno-sanitize-recover=all -fno-omit-frame-pointer -g)
+    -fsanitize=${CALLA_SANITIZE} -fno-sanitize-recover=all -fno-omit-frame-pointer)
   target_link_options(calla_options INTERFACE -fsanitize=${CALLA_SANITIZE})
   if(CMAKE_CXX_COMPILER_ID STREQUAL GNU)
     # With instrumentation GCC 12 finds faults in std::string's operator+ that are none (GCC bugs 105329, 105651).

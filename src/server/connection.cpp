@@ -165,9 +165,8 @@ class Connection::Answer final : public Exchange {
     begun_ = true;
     ended_ = last;
     if (!outbox_->add(bytes.size(), unsent_limit_)) return false;
-    net::post(executor_, [connection = connection_, bytes = std::move(bytes), last]() mutable {
-      connection->send(std::move(bytes), last);
-    });
+    net::post(executor_,
+              [connection = connection_, bytes = std::move(bytes), last] { connection->send(bytes, last); });
     return true;
   }
 
@@ -268,7 +267,7 @@ void Connection::refuse(int status, const std::string& reason) {
       whole(error_response(status, {.message = reason, .type = "invalid_request_error", .code = code}), false,
             true);
   outbox_->add(bytes.size(), bytes.size());
-  send(std::move(bytes), true);
+  send(bytes, true);
 }
 
 void Connection::dispatch() {
@@ -298,7 +297,7 @@ void Connection::watch_peer() {
       });
 }
 
-void Connection::send(std::string bytes, bool last) {
+void Connection::send(const std::string& bytes, bool last) {
   queued_ += bytes;
   last_ = last_ || last;
   if (writing_.empty()) flush();

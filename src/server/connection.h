@@ -86,7 +86,7 @@ class Connection final : public std::enable_shared_from_this<Connection> {
   void refuse(int status, const std::string& reason);
   void refuse_fault(ErrorCode fault);
   void watch_peer();
-  void send(std::string bytes, bool last);
+  void send(const std::string& bytes, bool last);
   void flush();
   void answered();
   void linger();
