@@ -34,6 +34,7 @@ struct DecodeState {
   float* logits = nullptr;            // [slots][vocabulary]
   // Workspace
   float* x = nullptr;          // [most_rows][hidden], the residual stream
+  float* turns = nullptr;      // [most_rows][64], RoPE of the token's position: 32 cosines, 32 sines
   float* projected = nullptr;  // [most_rows][projected_columns]
   float* mixed = nullptr;      // [most_rows][mixed_columns]
   float* squares = nullptr;    // [most_rows][delta_value_heads][4], of the mixer's output before its norm
@@ -57,7 +58,7 @@ inline constexpr int attention_partial_floats = Shape::attention_head_dim + 2;
 
 // Of Qwen36 and Demo:
 
-/// x = the tokens' rows of the embedding.
+/// x = the tokens' rows of the embedding; turns.
 template <class Model>
 void decode_embed(cudaStream_t stream, const EmbeddingRows& embedding, const DecodeState& state, int rows);
 
