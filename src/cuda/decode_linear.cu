@@ -9,92 +9,11 @@
 #include <algorithm>
 
 #include "cuda/decode.h"
+#include "cuda/decode_tiles.cuh"
 #include "cuda/launch.h"
-#include "cuda/linear.cuh"
 
 namespace calla::cuda {
 namespace {
-
-constexpr int groups_of_warp = 4;
-constexpr float residual_scale = 1.0F / 256.0F;
-
-/// The residual stream times a norm's gain, and on the way the sum of its squares.
-struct NormedRows {
-  const float* x;
-  const float* gain;
-  int columns;
-  float* squares;  // of this thread: one a block of four rows
-
-  __device__ float2 operator()(int row, int k) const {
-    const float2 value = *reinterpret_cast<const float2*>(x + row * columns + k);
-    const float2 scale = *reinterpret_cast<const float2*>(gain + k);
-    squares[row / block_rows] += value.x * value.x + value.y * value.y;
-    return {value.x * scale.x * residual_scale, value.y * scale.y * residual_scale};
-  }
-};
-
-/// Adds a thread's squares to those of its warp: [4 NB rows], written by the lanes of the high columns.
-template <int NB>
-__device__ void store_squares(const float (&squares)[NB], float* out) {
-#pragma unroll
-  for (int nb = 0; nb < NB; ++nb) {
-    float sum = squares[nb];
-    sum += __shfl_xor_sync(0xFFFFFFFFU, sum, 1);
-    sum += __shfl_xor_sync(0xFFFFFFFFU, sum, 2);
-    if (lane_id() % 8 == 0) out[block_rows * nb + lane_id() / 8] = sum;
-  }
-}
-
-/// 1 / rms of a row from its squares [warps][stride].
-template <int Warps, int K>
-__device__ float inverse_rms(const float* squares, int stride) {
-  return 1.0F / sqrtf(sum_partials<Warps>(squares, stride) / K + rms_norm_epsilon);
-}
-
-template <int K, int NB>
-struct Layout {
-  static constexpr int warps = K / (tile_columns * groups_of_warp);
-  static constexpr int threads = warps * warp_threads;
-  static constexpr int rows = block_rows * NB;
-  static constexpr int partial = tile_rows * rows;  // floats a warp
-};
-
-/// A block walks over tiles, a grid apart; `finish(row of W, row of x, sum)` takes the sums.
-template <int K, int NB, class Load, class Finish>
-__device__ void walk_tiles(const Tiles& w, int rows, Load load, Finish finish) {
-  using L = Layout<K, NB>;
-  __shared__ float partials[2][L::warps][L::partial];
-  const int part = warp_id();
-  const int tiles = w.rows / tile_rows;
-  const int step = static_cast<int>(gridDim.x);
-  constexpr std::size_t row_bytes = static_cast<std::size_t>(K / tile_columns) * tile_bytes;
-  const std::byte* const mine = w.data + part * groups_of_warp * tile_bytes;
-
-  int tile = static_cast<int>(blockIdx.x);
-  TilePart<groups_of_warp> weights;
-  weights.load(mine + tile * row_bytes);
-  wait_for_predecessor();
-  release_successor();
-
-  Activations<groups_of_warp, NB> x;
-  load(x, part);
-  for (int round = 0; tile < tiles; ++round, tile += step) {
-    TileProduct<NB> product;
-    const TilePart<groups_of_warp> now = weights;
-    if (tile + step < tiles) weights.load(mine + (tile + step) * row_bytes);
-    product.add(now, x);
-    float(&partial)[L::warps][L::partial] = partials[round % 2];
-    product.store(partial[part]);
-    __syncthreads();
-    for (int i = static_cast<int>(threadIdx.x); i < L::partial; i += L::threads) {
-      // Neighbouring threads take neighbouring rows of W.
-      const int row = i / tile_rows;
-      const int r = i % tile_rows;
-      if (row < rows)
-        finish(tile * tile_rows + r, row, sum_partials<L::warps>(&partial[0][r * L::rows + row], L::partial));
-    }
-  }
-}
 
 template <int K, int NB, bool Head>
 __global__ __launch_bounds__(Layout<K, NB>::threads,
@@ -103,19 +22,18 @@ __global__ __launch_bounds__(Layout<K, NB>::threads,
                                                                   int rows) {
   using L = Layout<K, NB>;
   __shared__ float squares[L::warps][L::rows];
-  walk_tiles<K, NB>(
-      w, rows,
+  walk_tiles<K, NB, tile_rows>(
+      w, static_cast<int>(blockIdx.x), static_cast<int>(gridDim.x), rows,
       [&](auto& activations, int part) {
         float mine[NB] = {};
         activations.load(part * groups_of_warp, rows, NormedRows{x, gain, K, mine});
         store_squares<NB>(mine, squares[part]);
       },
-      [&](int r, int row, float sum) {
-        if (r >= columns) return;
+      [&](int tile, int r, int row, auto sum) {
         const int out_row = Head ? slots[row] : row;
         if (Head && out_row < 0) return;
-        out[static_cast<std::size_t>(out_row) * columns + r] =
-            sum * (inverse_rms<L::warps, K>(&squares[0][row], L::rows) / residual_scale);
+        out[static_cast<std::size_t>(out_row) * columns + tile * tile_rows + r] =
+            sum(r) * (inverse_rms<L::warps, K>(&squares[0][row], L::rows) / residual_scale);
       });
 }
 
@@ -142,26 +60,14 @@ template <int K, int NB, int Heads>
 __global__ __launch_bounds__(Layout<K, NB>::threads, 1) void output_kernel(Tiles w, const float* mixed,
                                                                            const float* squares, float* x,
                                                                            int hidden, int rows) {
-  walk_tiles<K, NB>(
-      w, rows,
+  walk_tiles<K, NB, tile_rows>(
+      w, static_cast<int>(blockIdx.x), static_cast<int>(gridDim.x), rows,
       [&](auto& activations, int part) {
         activations.load(part * groups_of_warp, rows, MixedRows<Heads>{mixed, squares, K});
       },
-      [&](int r, int row, float sum) { x[static_cast<std::size_t>(row) * hidden + r] += sum; });
-}
-
-/// Blocks of four rows that a count of rows needs, as a constant.
-template <class Launch>
-void with_row_blocks(int rows, Launch launch) {
-  if (rows <= block_rows) return launch(std::integral_constant<int, 1>());
-  if (rows <= 2 * block_rows) return launch(std::integral_constant<int, 2>());
-  launch(std::integral_constant<int, 4>());
-}
-
-/// With few rows a block multiplies one tile, read before the predecessor ends; with more, what it knows of
-/// the activations serves several.
-unsigned blocks_for(int tiles, int row_blocks, int most_blocks) {
-  return static_cast<unsigned>(row_blocks == 1 ? tiles : std::min(tiles, most_blocks));
+      [&](int tile, int r, int row, auto sum) {
+        x[static_cast<std::size_t>(row) * hidden + tile * tile_rows + r] += sum(r);
+      });
 }
 
 constexpr int batch_blocks = 132;
