@@ -27,7 +27,7 @@ struct DecodeState {
   const int* active = nullptr;  // [most_rows]; 0: the row's slot stays as it is
   const int* tokens = nullptr;  // [most_rows]
   // Of each slot
-  const int* positions = nullptr;     // [slots], the token at hand counted
+  int* positions = nullptr;           // [slots], the token at hand counted
   const PageTable* pages = nullptr;   // [slots]
   float* const* recurrent = nullptr;  // [slots], recurrent states of all layers
   float* const* windows = nullptr;    // [slots], convolution windows of all layers
