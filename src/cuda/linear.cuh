@@ -21,7 +21,7 @@ namespace calla::cuda {
 
 inline constexpr int warp_threads = 32;
 inline constexpr int block_rows = 4;  // rows of activations that share the eight columns of an instruction
-inline constexpr float low_scale = 2048.0F;
+inline constexpr float low_factor = 2048.0F;
 
 __device__ inline int lane_id() { return static_cast<int>(threadIdx.x) % warp_threads; }
 __device__ inline int warp_id() { return static_cast<int>(threadIdx.x) / warp_threads; }
@@ -81,7 +81,7 @@ struct Activations {
     const __half2 high = __floats2half2_rn(value.x, value.y);
     const float2 rounded = __half22float2(high);
     const __half2 rest =
-        __floats2half2_rn((value.x - rounded.x) * low_scale, (value.y - rounded.y) * low_scale);
+        __floats2half2_rn((value.x - rounded.x) * low_factor, (value.y - rounded.y) * low_factor);
     return as_bits(low ? rest : high);
   }
 
@@ -92,7 +92,7 @@ struct Activations {
     float d[4] = {};
 #pragma unroll
     for (int h = 0; h < 4; ++h) mma_16816(d, ones, b[i][nb][h][0], b[i][nb][h][1]);
-    sums[i][nb] = d[0] + d[1] / low_scale;
+    sums[i][nb] = d[0] + d[1] / low_factor;
   }
 };
 
@@ -117,9 +117,9 @@ struct TileProduct {
       }
 #pragma unroll
       for (int nb = 0; nb < NB; ++nb) {
-        value[nb][0] = fmaf(scale_of(w.scales[i].x), d[nb][0] + d[nb][1] / low_scale,
+        value[nb][0] = fmaf(scale_of(w.scales[i].x), d[nb][0] + d[nb][1] / low_factor,
                             fmaf(bias_of(w.scales[i].x), x.sums[i][nb], value[nb][0]));
-        value[nb][1] = fmaf(scale_of(w.scales[i].y), d[nb][2] + d[nb][3] / low_scale,
+        value[nb][1] = fmaf(scale_of(w.scales[i].y), d[nb][2] + d[nb][3] / low_factor,
                             fmaf(bias_of(w.scales[i].y), x.sums[i][nb], value[nb][1]));
       }
     }
