@@ -1,0 +1,210 @@
+// The most probable tokens of a row, in order, found through the peaks of its groups.
+//
+// A bound that `count` groups' peaks reach has at least `count` values at or above it, and all of these lie
+// in groups whose peak reaches it: usually little more than `count` groups, which are read again from the
+// second-level cache. So the list is exact, and its values are what the whole row has above the bound.
+#pragma once
+#include <cstdint>
+
+#include "cuda/sample_block.cuh"
+
+namespace calla::cuda {
+
+inline constexpr int rank_capacity = 1024;
+inline constexpr int histogram_bins = 1024;
+
+/// What the block shares. Entries in any order become ranked ones; a histogram is no longer needed when
+/// entries are gathered.
+template <int vocabulary>
+struct DrawMemory {
+  SlotSampling sampling;
+  union {
+    struct {
+      std::uint64_t entries[rank_capacity];
+      std::uint64_t ranked[rank_capacity];
+    };
+    struct {
+      std::uint32_t counts[histogram_bins];
+      std::uint32_t masses[3][histogram_bins];
+    };
+  };
+  double sums[rank_capacity];  // of the weights of ranked entries and all before
+  std::uint32_t keys[draw_threads];
+  std::uint16_t groups[sample_groups(vocabulary)];
+  std::uint32_t bound;
+  int group_count;
+  int entry_count;
+};
+
+/// The peaks of neighbouring groups in one thread's registers.
+template <int vocabulary>
+struct ThreadPeaks {
+  static constexpr int groups = sample_groups(vocabulary);
+  static constexpr int size = (groups + draw_threads - 1) / draw_threads;
+  static_assert(groups % size == 0, "a thread has all of its groups or none");
+
+  float of[size];
+
+  __device__ static int first() { return static_cast<int>(threadIdx.x) * size; }
+  __device__ static bool any() { return first() < groups; }
+  __device__ static void load(const float* row, float fill, float (&values)[size]) {
+#pragma unroll
+    for (int i = 0; i < size; ++i) values[i] = fill;
+    if (!any()) return;
+    if constexpr (size % 4 == 0) {
+#pragma unroll
+      for (int i = 0; i < size; i += 4) {
+        const float4 v = *reinterpret_cast<const float4*>(row + first() + i);
+        values[i] = v.x;
+        values[i + 1] = v.y;
+        values[i + 2] = v.z;
+        values[i + 3] = v.w;
+      }
+    } else {
+#pragma unroll
+      for (int i = 0; i < size; ++i) values[i] = row[first() + i];
+    }
+  }
+  __device__ explicit ThreadPeaks(const float* row) { load(row, no_value, of); }
+  __device__ float max() const {
+    float largest = of[0];
+#pragma unroll
+    for (int i = 1; i < size; ++i) largest = fmaxf(largest, of[i]);
+    return largest;
+  }
+};
+
+/// One warp: a key that at least `count` of the block's keys reach, and few more; the lowest if there are not
+/// so many finite ones.
+__device__ inline std::uint32_t bound_of(const std::uint32_t* keys, int count) {
+  constexpr int size = draw_threads / 32;
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  std::uint32_t mine[size];
+  std::uint32_t smallest = 0xFFFFFFFF;
+  std::uint32_t largest = 0;
+#pragma unroll
+  for (int i = 0; i < size; ++i) {
+    mine[i] = keys[i * 32 + lane];
+    largest = max(largest, mine[i]);
+    if (mine[i] >= lowest_key) smallest = min(smallest, mine[i]);
+  }
+  const auto reaching = [&](std::uint32_t key) {
+    int n = 0;
+#pragma unroll
+    for (int i = 0; i < size; ++i) n += mine[i] >= key ? 1 : 0;
+    return static_cast<int>(__reduce_add_sync(all_lanes, n));
+  };
+  if (reaching(lowest_key) < count) return lowest_key;
+  std::uint32_t low = __reduce_min_sync(all_lanes, smallest);
+  std::uint32_t high = __reduce_max_sync(all_lanes, largest) + 1;
+  while (high - low > 1) {
+    const std::uint32_t middle = low + (high - low) / 2;
+    const int n = reaching(middle);
+    if (n < count) {
+      high = middle;
+    } else {
+      low = middle;
+      if (n <= count + count / 4 + 4) break;
+    }
+  }
+  return low;
+}
+
+/// Sorts the first `count` entries into `ranked`: each counts those before it.
+template <int vocabulary>
+__device__ void rank_entries(DrawMemory<vocabulary>& memory, int count) {
+  int lanes = 32;  // that share an entry
+  while (lanes > 1 && count * lanes > draw_threads) lanes /= 2;
+  const int part = static_cast<int>(threadIdx.x) % lanes;
+  for (int base = 0; base < count; base += draw_threads / lanes) {
+    const int i = base + static_cast<int>(threadIdx.x) / lanes;
+    const std::uint64_t mine = memory.entries[min(i, count - 1)];
+    int rank = 0;
+    for (int j = part; j < count; j += lanes) rank += memory.entries[j] > mine ? 1 : 0;
+    for (int other = lanes / 2; other > 0; other /= 2) rank += __shfl_xor_sync(all_lanes, rank, other);
+    if (i < count && part == 0) memory.ranked[rank] = mine;
+  }
+  __syncthreads();
+}
+
+struct Ranking {
+  int size = 0;           // more than rank_capacity: not ranked
+  bool complete = false;  // no finite value at or above the floor is missing
+};
+
+/// Ranks all values not below some bound: `count` at least if there are so many, no value below `floor`.
+template <int vocabulary>
+__device__ Ranking rank_largest(DrawMemory<vocabulary>& memory, const RowValues& values,
+                                const ThreadPeaks<vocabulary>& peaks, int count, std::uint32_t floor) {
+  memory.keys[threadIdx.x] = peaks.any() ? order_key(peaks.max()) : 0;
+  __syncthreads();
+  if (threadIdx.x < 32) {
+    const std::uint32_t bound = bound_of(memory.keys, count);
+    if (threadIdx.x == 0) {
+      memory.bound = max(bound, floor);
+      memory.group_count = 0;
+      memory.entry_count = 0;
+    }
+  }
+  __syncthreads();
+  const std::uint32_t bound = memory.bound;
+#pragma unroll
+  for (int i = 0; i < peaks.size; ++i) {
+    if (peaks.any() && order_key(peaks.of[i]) >= bound)
+      memory.groups[atomicAdd(&memory.group_count, 1)] = static_cast<std::uint16_t>(peaks.first() + i);
+  }
+  __syncthreads();
+  for (int i = static_cast<int>(threadIdx.x) / 16; i < memory.group_count; i += draw_threads / 16) {
+    const int token = memory.groups[i] * sample_group + static_cast<int>(threadIdx.x) % 16 * 4;
+    const float4 four = values.four(token);
+    const float of[4] = {four.x, four.y, four.z, four.w};
+#pragma unroll
+    for (int j = 0; j < 4; ++j) {
+      if (order_key(of[j]) < bound) continue;
+      const int at = atomicAdd(&memory.entry_count, 1);
+      if (at < rank_capacity) memory.entries[at] = rank_entry(of[j], token + j);
+    }
+  }
+  __syncthreads();
+  const Ranking result{memory.entry_count, bound == max(floor, lowest_key)};
+  if (result.size > 0 && result.size <= rank_capacity) rank_entries(memory, result.size);
+  __syncthreads();
+  return result;
+}
+
+/// Ranks the `count` largest one after the other: for rows where too many are equal to be ranked at once.
+template <int vocabulary>
+__device__ void select_largest(DrawMemory<vocabulary>& memory, const RowValues& values, int count) {
+  std::uint64_t last = ~std::uint64_t{0};
+  for (int i = 0; i < count; ++i) {
+    std::uint64_t best = 0;
+    for (int token = static_cast<int>(threadIdx.x); token < values.count; token += draw_threads) {
+      const std::uint64_t entry = rank_entry(values.data[token], token);
+      if (entry < last && entry > best) best = entry;
+    }
+    last = block_max(best);
+    if (threadIdx.x == 0) memory.ranked[i] = last;
+  }
+  __syncthreads();
+}
+
+/// The running sums of the weights of the first `count` ranked entries on top of `before`; returns how many
+/// of them have a weight of at least `min_p`. Weights are those of the host to the last digits of double.
+template <int vocabulary>
+__device__ int sum_ranked(DrawMemory<vocabulary>& memory, int count, double before, double peak) {
+  const double temperature{memory.sampling.temperature};
+  const double min_p{memory.sampling.min_p};
+  int common = 0;
+  for (int base = 0; base < count; base += draw_threads) {
+    const int i = base + static_cast<int>(threadIdx.x);
+    const double w =
+        i < count ? exp((static_cast<double>(entry_value(memory.ranked[i])) - peak) / temperature) : 0;
+    const Prefix<double> sum = block_prefix(w);
+    if (i < count) memory.sums[i] = before + sum.through;
+    before += sum.total;
+    common += __syncthreads_count(i < count && w >= min_p);
+  }
+  return common;
+}
+
+}  // namespace calla::cuda
