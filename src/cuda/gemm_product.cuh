@@ -1,0 +1,84 @@
+// What the two kernels of gemm.h share: the division of a product into tiles, and the way from a tile of
+// codes to matrix operands.
+#pragma once
+#include <cuda_fp16.h>
+
+#include "cuda/codes.cuh"
+#include "cuda/gemm_product.h"
+#include "cuda/gemm_ptx.cuh"
+#include "cuda/ptx.cuh"
+
+namespace calla::cuda {
+
+/// The tiles of a product, row tiles of one token tile next to each other: blocks that run at the same time
+/// share tokens and, further on, weights, which the second-level cache then holds.
+template <int row_tile>
+class TileWalk {
+ public:
+  struct Tile {
+    TokenTile tokens;
+    int row;
+  };
+
+  __device__ explicit TileWalk(const Product& product)
+      : product_(product), row_tiles_((product.rows + row_tile - 1) / row_tile) {
+    const int token_tiles =
+        product.tiles != nullptr ? *product.tile_count : (product.tokens + token_tile - 1) / token_tile;
+    count_ = token_tiles * row_tiles_;
+  }
+
+  __device__ int count() const { return count_; }
+  __device__ Tile at(int index) const {
+    const int token_tile_index = index / row_tiles_;
+    Tile tile{.tokens = {}, .row = (index - token_tile_index * row_tiles_) * row_tile};
+    if (product_.tiles != nullptr) {
+      tile.tokens = product_.tiles[token_tile_index];
+    } else {
+      const int first = token_tile_index * token_tile;
+      tile.tokens = {.expert = 0, .first = first, .count = min(token_tile, product_.tokens - first)};
+    }
+    return tile;
+  }
+
+ private:
+  const Product& product_;
+  int row_tiles_;
+  int count_;
+};
+
+/// Where the 16 x 64 tile of a row, a multiple of 16, and a group begins.
+__device__ inline const std::byte* weights_at(const Product& p, int expert, int row, int group) {
+  const std::size_t tile = static_cast<std::size_t>(row / tile_rows) * static_cast<std::size_t>(p.groups) +
+                           static_cast<std::size_t>(group);
+  return p.weights + static_cast<std::size_t>(expert) * p.expert_bytes + tile * tile_bytes;
+}
+
+/// The row of x that a route reads.
+__device__ inline int source_row(const Product& p, int route) {
+  return p.sources != nullptr ? p.sources[route] : route;
+}
+
+// Tokens lie in shared memory as rows of one group, 128 bytes, the eight 16-byte pieces exchanged by XOR with
+// the row's number mod 8: eight rows' equal pieces are in different banks, and it is what wgmma reads.
+inline constexpr int token_row_bytes = tile_columns * 2;
+__device__ inline std::uint32_t piece_offset(int token, int piece) {
+  return static_cast<std::uint32_t>(token * token_row_bytes + ((piece ^ (token & 7)) << 4));
+}
+
+/// The four A fragments of a tile in shared memory: s q + b in half, q exact.
+__device__ inline void unpack_tile(std::uint32_t tile, int lane, std::uint32_t (&a)[4][4]) {
+  const uint4 codes = load_shared16(tile + static_cast<std::uint32_t>(lane * 16));
+  const uint2 pairs = load_shared8(tile + static_cast<std::uint32_t>(tile_code_bytes + (lane >> 2) * 8));
+  const __half2 scale[2] = {__float2half2_rn(scale_of(pairs.x)), __float2half2_rn(scale_of(pairs.y))};
+  const __half2 bias[2] = {__float2half2_rn(bias_of(pairs.x)), __float2half2_rn(bias_of(pairs.y))};
+  const std::uint32_t words[4] = {codes.x, codes.y, codes.z, codes.w};
+#pragma unroll
+  for (int h = 0; h < 4; ++h) {
+    std::uint32_t q[4];
+    unpack_codes(words[h], q);
+#pragma unroll
+    for (int i = 0; i < 4; ++i) a[h][i] = as_bits(__hfma2(as_half2(q[i]), scale[i & 1], bias[i & 1]));
+  }
+}
+
+}  // namespace calla::cuda
