@@ -16,22 +16,20 @@
 
 namespace calla::cuda {
 
-/// Choices among so many of the most probable tokens are made from a list: one attempt with few, one with
-/// many.
-inline constexpr int short_list = 64;
-inline constexpr int long_list = 320;
+/// A key that all values reach whose weight is at least min_p, and few more.
+__device__ inline std::uint32_t min_p_floor(const SlotSampling& s, float peak) {
+  if (s.min_p <= 0) return lowest_key;
+  const double depth = -static_cast<double>(s.temperature) * log(fmin(1.0, static_cast<double>(s.min_p)));
+  return max(lowest_key, order_key(static_cast<float>(peak - depth - 1e-6 * (fabs(peak) + depth))));
+}
 
 /// The choice among the most probable tokens, if those that fit a list are enough to make it: -1 if not.
 template <int vocabulary>
 __device__ int draw_listed(DrawMemory<vocabulary>& memory, const RowValues& values,
                            const ThreadPeaks<vocabulary>& peaks, float peak, double all_mass, double random) {
   const SlotSampling& s = memory.sampling;
-  std::uint32_t floor = lowest_key;
-  if (s.min_p > 0) {
-    // A little below the value whose weight is min_p: the weights decide.
-    const double depth = -static_cast<double>(s.temperature) * log(fmin(1.0, static_cast<double>(s.min_p)));
-    floor = max(floor, order_key(static_cast<float>(peak - depth - 1e-6 * (fabs(peak) + depth))));
-  }
+  // What top_k keeps is all of what top_p takes its share of.
+  const std::uint32_t floor = s.top_k > 0 ? lowest_key : min_p_floor(s, peak);
   for (int size = s.top_k > 0 ? s.top_k : short_list; size <= long_list;) {
     const Ranking ranking = rank_largest(memory, values, peaks, size, floor);
     if (ranking.size > rank_capacity) return -1;
@@ -55,9 +53,17 @@ __device__ int draw_listed(DrawMemory<vocabulary>& memory, const RowValues& valu
 
 /// The same for any number of tokens.
 template <int vocabulary>
-__device__ int draw_deep(DrawMemory<vocabulary>& memory, const RowValues& values, float peak, double random) {
+__device__ int draw_deep(DrawMemory<vocabulary>& memory, const RowValues& values,
+                         const ThreadPeaks<vocabulary>& peaks, float peak, double random) {
   const SlotSampling& s = memory.sampling;
-  DeepRow<vocabulary> row(memory, values, peak);
+  // Values that are cut off for certain are passed over quickly.
+  std::uint32_t floor = lowest_key;
+  if (s.top_k > 0) {
+    floor = value_bound(memory, peaks, s.top_k);
+  } else if (s.top_p >= 1) {
+    floor = min_p_floor(s, peak);
+  }
+  DeepRow<vocabulary> row(memory, values, peak, key_value(floor));
   double kept = row.total();
   if (s.top_k > 0 && s.top_k < row.count()) kept = memory.sums[row.find_count(s.top_k)];
   if (s.top_p < 1) {
@@ -166,7 +172,7 @@ __device__ int draw_token(DrawMemory<vocabulary>& memory, const RowValues& value
     all_mass = block_prefix(mine).total;
   }
   const int listed = draw_listed(memory, values, peaks, peak, all_mass, random);
-  return listed >= 0 ? listed : draw_deep(memory, values, peak, random);
+  return listed >= 0 ? listed : draw_deep(memory, values, peaks, peak, random);
 }
 
 /// Writes the log-probabilities of the token and of the most probable ones; overwrites the ranked entries.

@@ -50,10 +50,12 @@ struct BinRange {
 template <int vocabulary>
 class DeepRow {
  public:
-  __device__ DeepRow(DrawMemory<vocabulary>& memory, const RowValues& values, float peak)
+  /// Of the values from `least` on.
+  __device__ DeepRow(DrawMemory<vocabulary>& memory, const RowValues& values, float peak, float least)
       : memory_(memory),
         values_(values),
         peak_(peak),
+        least_(least),
         scale_{memory.sampling.scale_high, memory.sampling.scale_low} {
     const float min_p = memory.sampling.min_p;
     std::uint64_t common = 0;
@@ -68,7 +70,7 @@ class DeepRow {
   /// The mass of the tokens whose weight is at least min_p.
   __device__ double common() const { return static_cast<double>(common_mass_) * mass_unit; }
 
-  /// The number of tokens that are not forbidden.
+  /// The number of tokens.
   __device__ int count() const { return static_cast<int>(all_.total_count); }
 
   /// Ranks the run with token number `place` <= count(), from 1, and sums its weights; returns that token's
@@ -92,33 +94,46 @@ class DeepRow {
     return static_cast<int>(fminf((peak_ - value) * scale_.high * bins_per_log2, histogram_bins - 1.0F));
   }
 
-  /// All tokens that are not forbidden, four loads ahead.
+  /// All tokens of the row; the next sixteen are being loaded meanwhile.
   template <class Visit>
   __device__ void each(Visit visit) const {
     constexpr int ahead = 4;
     constexpr int step = draw_threads * 4;
-    for (int base = static_cast<int>(threadIdx.x) * 4; base < values_.count; base += ahead * step) {
-      float4 four[ahead];
+    const auto load = [&](int base, float4(&four)[ahead]) {
 #pragma unroll
       for (int i = 0; i < ahead; ++i) {
         const int token = base + i * step;
         four[i] =
             token < values_.count ? values_.four(token) : make_float4(no_value, no_value, no_value, no_value);
       }
+    };
+    int base = static_cast<int>(threadIdx.x) * 4;
+    float4 next[ahead];
+    load(base, next);
+    for (; base < values_.count; base += ahead * step) {
+      alignas(16) float of[ahead][4];
+#pragma unroll
+      for (int i = 0; i < ahead; ++i) *reinterpret_cast<float4*>(of[i]) = next[i];
+      load(base + ahead * step, next);
 #pragma unroll
       for (int i = 0; i < ahead; ++i) {
-        const float of[4] = {four[i].x, four[i].y, four[i].z, four[i].w};
 #pragma unroll
         for (int j = 0; j < 4; ++j) {
-          if (of[j] != no_value) visit(of[j], base + i * step + j);
+          if (of[i][j] >= least_) visit(of[i][j], base + i * step + j);
         }
       }
     }
   }
   template <class Visit>
   __device__ void each_in(const BinRange& range, Visit visit) const {
+    // Most are far off: their bin need not be computed.
+    const float width = 1 / (scale_.high * bins_per_log2);
+    const float from = static_cast<float>(range.bin) * width;
+    const float slack = 1e-5F * (fabsf(peak_) + from + width);
+    const float most = peak_ - from + slack;
+    const float least = range.bin == histogram_bins - 1 ? no_value : peak_ - from - width - slack;
     each([&](float value, int token) {
-      if (log_bin(value) != range.bin) return;
+      if (value > most || value < least || log_bin(value) != range.bin) return;
       const std::uint64_t entry = rank_entry(value, token);
       if (entry >= range.low && entry <= range.high) visit(value, entry);
     });
@@ -225,6 +240,7 @@ class DeepRow {
   DrawMemory<vocabulary>& memory_;
   RowValues values_;
   float peak_;
+  float least_;
   Scale scale_;
   Histogram all_;
   std::uint64_t common_mass_ = 0;

@@ -13,12 +13,20 @@ namespace calla::cuda {
 inline constexpr int rank_capacity = 1024;
 inline constexpr int histogram_bins = 1024;
 
-/// What the block shares. Entries in any order become ranked ones; a histogram is no longer needed when
-/// entries are gathered.
+/// A choice among the most probable tokens is made from a list if it can be: an attempt with few, one with
+/// many.
+inline constexpr int short_list = 64;
+inline constexpr int long_list = 800;
+
+/// What the block shares. Keys give a bound, entries in any order are gathered above it and ranked; a
+/// histogram comes before other entries.
 template <int vocabulary>
 struct DrawMemory {
+  static constexpr int groups = sample_groups(vocabulary);
+
   SlotSampling sampling;
   union {
+    std::uint32_t keys[groups > draw_threads ? groups : draw_threads];
     struct {
       std::uint64_t entries[rank_capacity];
       std::uint64_t ranked[rank_capacity];
@@ -29,8 +37,7 @@ struct DrawMemory {
     };
   };
   double sums[rank_capacity];  // of the weights of ranked entries and all before
-  std::uint32_t keys[draw_threads];
-  std::uint16_t groups[sample_groups(vocabulary)];
+  std::uint16_t reaching[groups];
   std::uint32_t bound;
   int group_count;
   int entry_count;
@@ -74,29 +81,27 @@ struct ThreadPeaks {
   }
 };
 
-/// One warp: a key that at least `count` of the block's keys reach, and few more; the lowest if there are not
-/// so many finite ones.
-__device__ inline std::uint32_t bound_of(const std::uint32_t* keys, int count) {
-  constexpr int size = draw_threads / 32;
+/// One warp: a key that at least `count` of `size` keys reach, and few more; the lowest if there are not so
+/// many finite ones.
+__device__ inline std::uint32_t bound_of(const std::uint32_t* keys, int size, int count) {
   const int lane = static_cast<int>(threadIdx.x) % 32;
-  std::uint32_t mine[size];
-  std::uint32_t smallest = 0xFFFFFFFF;
-  std::uint32_t largest = 0;
-#pragma unroll
-  for (int i = 0; i < size; ++i) {
-    mine[i] = keys[i * 32 + lane];
-    largest = max(largest, mine[i]);
-    if (mine[i] >= lowest_key) smallest = min(smallest, mine[i]);
-  }
   const auto reaching = [&](std::uint32_t key) {
     int n = 0;
-#pragma unroll
-    for (int i = 0; i < size; ++i) n += mine[i] >= key ? 1 : 0;
+#pragma unroll 16
+    for (int i = lane; i < size; i += 32) n += keys[i] >= key ? 1 : 0;
     return static_cast<int>(__reduce_add_sync(all_lanes, n));
   };
   if (reaching(lowest_key) < count) return lowest_key;
-  std::uint32_t low = __reduce_min_sync(all_lanes, smallest);
-  std::uint32_t high = __reduce_max_sync(all_lanes, largest) + 1;
+  std::uint32_t low = 0xFFFFFFFF;
+  std::uint32_t high = 0;
+#pragma unroll 16
+  for (int i = lane; i < size; i += 32) {
+    const std::uint32_t key = keys[i];
+    high = max(high, key);
+    if (key >= lowest_key) low = min(low, key);
+  }
+  low = __reduce_min_sync(all_lanes, low);
+  high = __reduce_max_sync(all_lanes, high) + 1;
   while (high - low > 1) {
     const std::uint32_t middle = low + (high - low) / 2;
     const int n = reaching(middle);
@@ -104,25 +109,45 @@ __device__ inline std::uint32_t bound_of(const std::uint32_t* keys, int count) {
       high = middle;
     } else {
       low = middle;
-      if (n <= count + count / 4 + 4) break;
+      if (n <= count + count / 16 + 4) break;
     }
   }
   return low;
 }
 
-/// Sorts the first `count` entries into `ranked`: each counts those before it.
+/// Sorts the first `count` entries into `ranked`: a few by counting, each, those before it, more by a bitonic
+/// network.
 template <int vocabulary>
 __device__ void rank_entries(DrawMemory<vocabulary>& memory, int count) {
-  int lanes = 32;  // that share an entry
-  while (lanes > 1 && count * lanes > draw_threads) lanes /= 2;
-  const int part = static_cast<int>(threadIdx.x) % lanes;
-  for (int base = 0; base < count; base += draw_threads / lanes) {
-    const int i = base + static_cast<int>(threadIdx.x) / lanes;
+  constexpr int few = draw_threads / 2;
+  const int thread = static_cast<int>(threadIdx.x);
+  if (count <= few) {
+    int lanes = 32;  // that share an entry
+    while (count * lanes > draw_threads) lanes /= 2;
+    const int i = thread / lanes;
+    const int part = thread % lanes;
     const std::uint64_t mine = memory.entries[min(i, count - 1)];
     int rank = 0;
+#pragma unroll 4
     for (int j = part; j < count; j += lanes) rank += memory.entries[j] > mine ? 1 : 0;
     for (int other = lanes / 2; other > 0; other /= 2) rank += __shfl_xor_sync(all_lanes, rank, other);
     if (i < count && part == 0) memory.ranked[rank] = mine;
+  } else {
+    static_assert(rank_capacity <= 2 * draw_threads);
+    for (int i = thread; i < rank_capacity; i += draw_threads)
+      memory.ranked[i] = i < count ? memory.entries[i] : 0;
+    for (int run = 2; run <= rank_capacity; run *= 2) {
+      for (int apart = run / 2; apart > 0; apart /= 2) {
+        __syncthreads();
+        const int i = 2 * thread - (thread & (apart - 1));
+        const std::uint64_t first = memory.ranked[i];
+        const std::uint64_t second = memory.ranked[i + apart];
+        if ((first < second) == ((i & run) == 0)) {
+          memory.ranked[i] = second;
+          memory.ranked[i + apart] = first;
+        }
+      }
+    }
   }
   __syncthreads();
 }
@@ -132,30 +157,44 @@ struct Ranking {
   bool complete = false;  // no finite value at or above the floor is missing
 };
 
+/// A key that at least `count` values reach; the lowest if there are not so many groups.
+template <int vocabulary>
+__device__ std::uint32_t value_bound(DrawMemory<vocabulary>& memory, const ThreadPeaks<vocabulary>& peaks,
+                                     int count) {
+  // The largest of neighbouring groups give a bound faster than all groups do, but not for many tokens.
+  const bool coarse = count <= short_list;
+  if (coarse) {
+    memory.keys[threadIdx.x] = peaks.any() ? order_key(peaks.max()) : 0;
+  } else if (peaks.any()) {
+#pragma unroll
+    for (int i = 0; i < peaks.size; ++i) memory.keys[peaks.first() + i] = order_key(peaks.of[i]);
+  }
+  __syncthreads();
+  if (threadIdx.x < 32) {
+    const std::uint32_t bound = bound_of(memory.keys, coarse ? draw_threads : peaks.groups, count);
+    if (threadIdx.x == 0) memory.bound = bound;
+  }
+  __syncthreads();
+  return memory.bound;
+}
+
 /// Ranks all values not below some bound: `count` at least if there are so many, no value below `floor`.
 template <int vocabulary>
 __device__ Ranking rank_largest(DrawMemory<vocabulary>& memory, const RowValues& values,
                                 const ThreadPeaks<vocabulary>& peaks, int count, std::uint32_t floor) {
-  memory.keys[threadIdx.x] = peaks.any() ? order_key(peaks.max()) : 0;
-  __syncthreads();
-  if (threadIdx.x < 32) {
-    const std::uint32_t bound = bound_of(memory.keys, count);
-    if (threadIdx.x == 0) {
-      memory.bound = max(bound, floor);
-      memory.group_count = 0;
-      memory.entry_count = 0;
-    }
+  if (threadIdx.x == 0) {
+    memory.group_count = 0;
+    memory.entry_count = 0;
   }
-  __syncthreads();
-  const std::uint32_t bound = memory.bound;
+  const std::uint32_t bound = max(value_bound(memory, peaks, count), floor);
 #pragma unroll
   for (int i = 0; i < peaks.size; ++i) {
     if (peaks.any() && order_key(peaks.of[i]) >= bound)
-      memory.groups[atomicAdd(&memory.group_count, 1)] = static_cast<std::uint16_t>(peaks.first() + i);
+      memory.reaching[atomicAdd(&memory.group_count, 1)] = static_cast<std::uint16_t>(peaks.first() + i);
   }
   __syncthreads();
   for (int i = static_cast<int>(threadIdx.x) / 16; i < memory.group_count; i += draw_threads / 16) {
-    const int token = memory.groups[i] * sample_group + static_cast<int>(threadIdx.x) % 16 * 4;
+    const int token = memory.reaching[i] * sample_group + static_cast<int>(threadIdx.x) % 16 * 4;
     const float4 four = values.four(token);
     const float of[4] = {four.x, four.y, four.z, four.w};
 #pragma unroll
@@ -168,7 +207,6 @@ __device__ Ranking rank_largest(DrawMemory<vocabulary>& memory, const RowValues&
   __syncthreads();
   const Ranking result{memory.entry_count, bound == max(floor, lowest_key)};
   if (result.size > 0 && result.size <= rank_capacity) rank_entries(memory, result.size);
-  __syncthreads();
   return result;
 }
 
