@@ -1,6 +1,5 @@
 #include <algorithm>
 
-#include "cuda/attention_prefill.h"
 #include "cuda/combine.h"
 #include "cuda/gemm.h"
 #include "cuda/models.h"
@@ -109,6 +108,7 @@ Prefill<Model>::Prefill(const DeviceWeights& weights, const Sequences& sequences
     : weights_(weights),
       sequences_(sequences),
       chunk_(prefill_chunk_tokens(context)),
+      attention_(attention_kernel()),
       stream_(stream),
       memory_(prefill_bytes(Model::shape, context)) {
   // Rows behind the last token are multiplied too, and thrown away: they must be numbers.
@@ -162,7 +162,7 @@ void Prefill<Model>::layer(int index, int slot, int position, int tokens) {
                           .tokens = tokens,
                           .position = position,
                           .y = mixed_},
-                         stream_);
+                         attention_, stream_);
   } else {
     constexpr int split = S.convolution_channels() + S.delta_value_dim();
     project(w.in, normed_.high, tokens, {.y = projected_, .stride = split, .tail = gates_, .split = split},

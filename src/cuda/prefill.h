@@ -4,6 +4,7 @@
 #include <span>
 
 #include "base/token.h"
+#include "cuda/attention_prefill.h"
 #include "cuda/delta_prefill.h"
 #include "cuda/device.h"
 #include "cuda/routing.h"
@@ -41,6 +42,7 @@ class Prefill {
   const DeviceWeights& weights_;
   const Sequences& sequences_;
   int chunk_;
+  AttentionKernel attention_;
   cudaStream_t stream_;
   DeviceArray<std::byte> memory_;
   // Workspace of `chunk_` tokens
