@@ -14,6 +14,10 @@ if(CALLA_SANITIZE)
   target_compile_options(calla_options INTERFACE
     -fsanitize=${CALLA_SANITIZE} -fno-sanitize-recover=all -fno-omit-frame-pointer -g)
   target_link_options(calla_options INTERFACE -fsanitize=${CALLA_SANITIZE})
+  if(CMAKE_CXX_COMPILER_ID STREQUAL GNU)
+    # With instrumentation GCC 12 finds faults in std::string's operator+ that are none (GCC bugs 105329, 105651).
+    target_compile_options(calla_options INTERFACE -Wno-array-bounds -Wno-restrict -Wno-stringop-overflow)
+  endif()
 endif()
 if(CALLA_FUZZ)
   target_compile_options(calla_options INTERFACE -fsanitize=fuzzer-no-link)

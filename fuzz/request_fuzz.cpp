@@ -23,7 +23,7 @@ void require(bool holds, const char* what, const std::string& text) {
 }
 
 void read_chat(const calla::Json& body, const calla::Tokenizer& tokenizer) {
-  const auto request = calla::server::chat_completion_request(body, tokenizer);
+  const auto request = calla::server::chat_completion_request(body, tokenizer, {});
   for (const calla::ChatRequest& choice : calla::server::requests_of_choices(request)) {
     const calla::Prompt prompt = calla::write_prompt(choice.conversation, choice.options);
     tokenizer.encode(prompt);

@@ -108,6 +108,9 @@ struct ServeFlags {
   std::string api_key;
   std::string api_key_file;
   std::vector<std::string> cors;
+  bool no_thinking = false;
+  bool preserve_thinking = false;
+  bool log_text = false;
   int queue = 64;                             // requests that may wait for a slot
   std::optional<std::uint64_t> cache_memory;  // bytes; empty: a part of the memory that is free
   std::string cache_dir;

@@ -255,6 +255,12 @@ void add_serve(CLI::App& program) {
       ->type_name("N")
       ->check(at_least(0));
 
+  command.add_flag("--no-thinking", flags->no_thinking,
+                   "Answer without thinking where a request does not say (default: think)");
+  command.add_flag("--preserve-thinking", flags->preserve_thinking,
+                   "Keep the thoughts of earlier turns in the prompt where a request does not say");
+  command.add_flag("--log-text", flags->log_text, "Log what is asked and answered, too");
+
   constexpr const char* network = "Network";
   command.add_option("--host", flags->host, "Address to listen on (default: 127.0.0.1, this machine alone)")
       ->type_name("ADDRESS")

@@ -140,6 +140,7 @@ void serve(const ServeFlags& flags) {
   options.port = flags.port;
   options.api_keys = api_keys(flags);
   options.cors_origins = flags.cors;
+  options.log_text = flags.log_text;
   const bool needs_key = !options.api_keys.empty();
 
   std::unique_ptr<Model> model;
@@ -170,9 +171,11 @@ void serve(const ServeFlags& flags) {
   if (model == nullptr) return;
 
   const auto now = std::chrono::system_clock::now().time_since_epoch();
-  server.open({.chat = &model->chat,
-               .id = model_id(model->config.shape),
-               .created = std::chrono::duration_cast<std::chrono::seconds>(now).count()});
+  server.open(
+      {.chat = &model->chat,
+       .id = model_id(model->config.shape),
+       .created = std::chrono::duration_cast<std::chrono::seconds>(now).count(),
+       .defaults = {.enable_thinking = !flags.no_thinking, .preserve_thinking = flags.preserve_thinking}});
   logger->info(plan_line(*model, cache_memory));
   logger->info("web page: {}/   API: {}/v1", server.url(), server.url());
   logger->info("try: {}", curl_line(server, needs_key));

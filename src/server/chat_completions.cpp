@@ -186,7 +186,7 @@ class StreamedAnswer {
 
 void chat_completions(Call& call) {
   const ChatCompletionRequest request =
-      chat_completion_request(object_from_body(call.request().body), call.tokenizer());
+      chat_completion_request(object_from_body(call.request().body), call.tokenizer(), call.model.defaults);
   std::vector<ChatStream> replies = start(call, request);
   if (!request.stream) {
     WholeAnswer answer(call, request);

@@ -47,11 +47,10 @@ std::optional<bool> thinking_of_effort(const Fields& fields, std::string_view na
 
 /// Whether to think: said for the template, to this server, in the manner of routers, or as an effort; the
 /// first that is there counts.
-PromptOptions prompt_options(const Fields& fields) {
-  PromptOptions options;
+PromptOptions prompt_options(const Fields& fields, PromptOptions options) {
   std::optional<bool> thinking;
   if (const auto kwargs = fields.object("chat_template_kwargs")) {
-    options = prompt_options_from_json(*fields.find("chat_template_kwargs"));
+    options = prompt_options_from_json(*fields.find("chat_template_kwargs"), options);
     thinking = kwargs->boolean("enable_thinking");
   }
   options.add_generation_prompt = true;
@@ -66,7 +65,7 @@ PromptOptions prompt_options(const Fields& fields) {
   for (const auto& said : {own, router, effort}) {
     if (!thinking) thinking = said;
   }
-  options.enable_thinking = thinking.value_or(true);
+  options.enable_thinking = thinking.value_or(options.enable_thinking);
   return options;
 }
 
@@ -137,7 +136,8 @@ int top_logprobs(const Fields& fields) {
 
 }  // namespace
 
-ChatCompletionRequest chat_completion_request(const Json& body, const Tokenizer& tokenizer) {
+ChatCompletionRequest chat_completion_request(const Json& body, const Tokenizer& tokenizer,
+                                              const PromptOptions& defaults) {
   const Fields fields(body);
   refuse_unsupported(fields);
   GenerationFields common = generation_fields(fields, tokenizer);
@@ -147,7 +147,7 @@ ChatCompletionRequest chat_completion_request(const Json& body, const Tokenizer&
   request.include_usage = common.include_usage;
   request.chat.conversation = conversation_from_json(body);
   check_tools(request.chat.conversation.tools);
-  request.chat.options = prompt_options(fields);
+  request.chat.options = prompt_options(fields, defaults);
   request.chat.tool_use = tool_use(fields);
   request.chat.sampling = std::move(common.sampling);
   request.chat.max_tokens = common.max_tokens;

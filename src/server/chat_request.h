@@ -15,9 +15,10 @@ struct ChatCompletionRequest {
   bool include_usage = false;
 };
 
-/// Reads the body. Unknown fields are ignored, null counts as absent. Throws RequestError that names the
-/// field.
-ChatCompletionRequest chat_completion_request(const Json& body, const Tokenizer& tokenizer);
+/// Reads the body. Unknown fields are ignored, null counts as absent; what it does not say of thinking is as
+/// in `defaults`. Throws RequestError that names the field.
+ChatCompletionRequest chat_completion_request(const Json& body, const Tokenizer& tokenizer,
+                                              const PromptOptions& defaults);
 
 /// One request a choice: they differ in their seeds.
 std::vector<ChatRequest> requests_of_choices(const ChatCompletionRequest& request);

@@ -105,7 +105,7 @@ void Metrics::count(const RequestRecord& record) {
   request_.observe(Seconds(RequestRecord::Clock::now() - record.began).count());
   if (record.first_token) first_token_.observe(record.first_token->count());
   if (!record.reply) return;
-  const RequestRecord::Reply& reply = *record.reply;
+  const ReplyRecord& reply = *record.reply;
   reasoning_tokens_ += static_cast<std::uint64_t>(reply.usage.reasoning_tokens);
   queued_.observe(reply.queued.count());
   prefill_.observe(reply.prefill.count());

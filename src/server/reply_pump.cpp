@@ -5,9 +5,13 @@
 namespace calla::server {
 namespace {
 
-bool is_text(const ChatEvent& event) {
-  return std::holds_alternative<ReasoningDelta>(event) || std::holds_alternative<ContentDelta>(event) ||
-         std::holds_alternative<ChatToolCall>(event) || std::holds_alternative<ToolCallArguments>(event);
+/// What an event adds to the answer; null where it adds none.
+const std::string* text_of(const ChatEvent& event) {
+  if (const auto* reasoning = std::get_if<ReasoningDelta>(&event)) return &reasoning->text;
+  if (const auto* content = std::get_if<ContentDelta>(&event)) return &content->text;
+  if (const auto* call = std::get_if<ChatToolCall>(&event)) return &call->name;
+  if (const auto* arguments = std::get_if<ToolCallArguments>(&event)) return &arguments->json;
+  return nullptr;
 }
 
 }  // namespace
@@ -34,8 +38,10 @@ Abandoned pump(Call& call, std::vector<ChatStream>& replies, int choices_per_pro
         waited = true;
         continue;
       }
-      if (is_text(*event) && !call.record.first_token) {
-        call.record.first_token = RequestRecord::Clock::now() - call.record.began;
+      if (const std::string* text = text_of(*event)) {
+        if (!call.record.first_token)
+          call.record.first_token = RequestRecord::Clock::now() - call.record.began;
+        if (call.keep_text) call.record.reply->text += *text;
       }
       if (const auto* end = std::get_if<ChatFinished>(&*event)) {
         finished[i] = true;

@@ -9,7 +9,7 @@
 
 namespace calla::server {
 
-void RequestRecord::Reply::add(const ChatFinished& finished, bool counts_prompt) {
+void ReplyRecord::add(const ChatFinished& finished, bool counts_prompt) {
   if (choices++ == 0) {
     finish = name(finished.end);
     cache_note = finished.timing.cache_note;
@@ -41,6 +41,8 @@ std::string log_line(const RequestRecord& record) {
     if (!reply->cache_note.empty()) line += " cache=" + quote(reply->cache_note);
   }
   if (!record.fault.empty()) line += " error=" + quote(record.fault);
+  if (!record.body.empty()) line += " request=" + quote(record.body);
+  if (record.reply && !record.reply->text.empty()) line += " answer=" + quote(record.reply->text);
   return line;
 }
 

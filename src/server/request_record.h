@@ -8,7 +8,23 @@
 
 namespace calla::server {
 
-/// Never holds text of messages or answers.
+/// Of a generation. With several choices the figures are sums, the times those of the longest.
+struct ReplyRecord {
+  ChatUsage usage;
+  Seconds queued{};
+  Seconds prefill{};
+  Seconds decode{};
+  std::string finish;      // "stop"; of several choices that which ended first
+  std::string cache_note;  // of the same: why no more of the prompt was cached
+  std::string text;        // of all choices; see Call::keep_text
+  int choices = 0;
+  bool streamed = false;
+
+  /// Of several choices of a prompt one counts it.
+  void add(const ChatFinished& finished, bool counts_prompt);
+};
+
+/// Holds text of messages and answers only where the server was told to log it.
 struct RequestRecord {
   using Clock = std::chrono::steady_clock;
 
@@ -20,22 +36,9 @@ struct RequestRecord {
   Clock::time_point began = Clock::now();
   int status = 0;     // 499: the client went away
   std::string fault;  // what the client was told; empty for success
+  std::string body;   // of the request; see Call::keep_text
 
-  /// Of a generation. With several choices the figures are sums, the times those of the longest.
-  struct Reply {
-    ChatUsage usage;
-    Seconds queued{};
-    Seconds prefill{};
-    Seconds decode{};
-    std::string finish;      // "stop"; of several choices that which ended first
-    std::string cache_note;  // of the same: why no more of the prompt was cached
-    int choices = 0;
-    bool streamed = false;
-
-    /// Of several choices of a prompt one counts it.
-    void add(const ChatFinished& finished, bool counts_prompt);
-  };
-  std::optional<Reply> reply;
+  std::optional<ReplyRecord> reply;
   std::optional<Seconds> first_token;  // from `began`
 };
 

@@ -215,7 +215,9 @@ void Server::serve(const Route& route, Job& job) {
             .model = *model(),
             .record = job.record,
             .stopping = stopping_,
-            .keep_alive = options_.keep_alive};
+            .keep_alive = options_.keep_alive,
+            .keep_text = options_.log_text};
+  if (options_.log_text) job.record.body = job.exchange->request().body;
   route.handler(call);
 }
 

@@ -24,6 +24,7 @@ struct ServerOptions {
   std::vector<std::string> cors_origins;  // web pages that may call; "*": all
   HttpLimits limits;
   Seconds keep_alive{15};
+  bool log_text = false;  // log what is asked and answered, too
 };
 
 enum class LogLevel { info, warning };

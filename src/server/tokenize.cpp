@@ -17,7 +17,7 @@ void tokenize(Call& call) {
   std::vector<Token> tokens;
   if (fields.has("messages")) {
     tokens = call.tokenizer().encode(
-        call.model.chat->render(chat_completion_request(body, call.tokenizer()).chat));
+        call.model.chat->render(chat_completion_request(body, call.tokenizer(), call.model.defaults).chat));
   } else {
     const char* name = fields.has("prompt") ? "prompt" : "content";
     const std::optional<std::string> text = fields.string(name);

@@ -191,8 +191,7 @@ Conversation conversation_from_json(const Json& request) {
   return conversation;
 }
 
-PromptOptions prompt_options_from_json(const Json& kwargs) {
-  PromptOptions options;
+PromptOptions prompt_options_from_json(const Json& kwargs, PromptOptions options) {
   if (kwargs.is_null()) return options;
   if (!kwargs.is_object()) throw RequestError("chat_template_kwargs", "must be an object");
   const auto read = [&](const char* name, bool& option) {

@@ -47,6 +47,6 @@ Conversation conversation_from_json(const Json& request);
 
 /// Reads the object chat_template_kwargs; unknown keys are ignored, null counts as absent. Throws
 /// RequestError that names the key.
-PromptOptions prompt_options_from_json(const Json& kwargs);
+PromptOptions prompt_options_from_json(const Json& kwargs, PromptOptions options = {});
 
 }  // namespace calla

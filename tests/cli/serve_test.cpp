@@ -191,5 +191,61 @@ TEST(Serve, ReusesAConversation) {
   EXPECT_EQ(second.at("choices"), first.at("choices"));
 }
 
+/// A conversation of about a thousand tokens, and what of it came from the cache.
+class CachedConversation {
+ public:
+  explicit CachedConversation(int port) : port_(port) {
+    std::string text = "Remember these numbers:";
+    for (int i = 0; i < 400; ++i) text += fmt::format(" {}", i);
+    messages = Json::array(
+        {{{"role", "system"}, {"content", "You are helpful."}}, {{"role", "user"}, {"content", text}}});
+  }
+  struct Asked {
+    int prompt = 0;
+    int cached = 0;
+  };
+  Asked ask_all() const { return ask_with(messages); }
+  Asked ask_with(const Json& all) const {
+    const Json answer =
+        ask(port_, "POST", "/v1/chat/completions",
+            Json{{"messages", all}, {"temperature", 0}, {"max_tokens", 4}, {"reasoning_effort", "none"}}
+                .dump())
+            .json();
+    const Json& usage = answer.at("usage");
+    return {usage.at("prompt_tokens"), usage.at("prompt_tokens_details").at("cached_tokens")};
+  }
+
+  Json messages;
+
+ private:
+  int port_;
+};
+
+TEST(Serve, Q088_AChangeCostsWhatFollowsIt) {
+  ServeProcess server({"--cache-memory", "256M"});
+  CachedConversation conversation(server.ready_port());
+  const auto first = conversation.ask_all();
+  ASSERT_GT(first.prompt, 800);
+  EXPECT_EQ(first.cached, 0);
+  conversation.messages.push_back({{"role", "assistant"}, {"content", "Yes."}});
+  conversation.messages.push_back({{"role", "user"}, {"content", "It is 10:31. What is the first?"}});
+  EXPECT_GT(conversation.ask_all().cached, first.prompt - 64);
+  conversation.messages.back()["content"] = "It is 10:32. What is the first?";
+  EXPECT_GT(conversation.ask_all().cached, first.prompt - 64) << "a new time in the last line";
+  conversation.messages[0]["content"] = "You are very helpful.";
+  EXPECT_LT(conversation.ask_all().cached, 64) << "all that follows the beginning is new";
+}
+
+TEST(Serve, Q089_ASideRequestDoesNotCostTheConversationItsState) {
+  ServeProcess server({"--cache-memory", "256M", "--slots", "1"});
+  CachedConversation conversation(server.ready_port());
+  const auto first = conversation.ask_all();
+  conversation.ask_with(
+      Json::array({{{"role", "user"}, {"content", "A title of three words for: numbers"}}}));
+  conversation.messages.push_back({{"role", "assistant"}, {"content", "Yes."}});
+  conversation.messages.push_back({{"role", "user"}, {"content", "And now?"}});
+  EXPECT_GT(conversation.ask_all().cached, first.prompt - 64);
+}
+
 }  // namespace
 }  // namespace calla

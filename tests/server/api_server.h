@@ -53,6 +53,7 @@ struct ApiOptions {
   int context = 2048;
   bool open = true;  // the model is there from the beginning
   std::string model = "demo";
+  PromptOptions prompt = {};  // where a request does not say
 };
 
 /// The parts stand in the order in which they lean on each other.
@@ -62,6 +63,7 @@ class ApiServer {
       : engine_(std::move(backend), std::move(options.engine)),
         chat_(engine_, demo_tokenizer(), {.temperature = 1.0F, .top_k = 20, .top_p = 0.95F}, {2420, 2422}),
         model_(std::move(options.model)),
+        prompt_(options.prompt),
         server_(with_free_port(std::move(options.server)), [this](server::LogLevel, std::string_view line) {
           const std::lock_guard lock(mutex_);
           log_.emplace_back(line);
@@ -70,7 +72,7 @@ class ApiServer {
     if (options.open) open();
   }
 
-  void open() { server_.open({.chat = &chat_, .id = model_, .created = 1700000000}); }
+  void open() { server_.open({.chat = &chat_, .id = model_, .created = 1700000000, .defaults = prompt_}); }
   int port() const { return server_.port(); }
   Engine& engine() { return engine_; }
   server::Server& server() { return server_; }
@@ -101,6 +103,7 @@ class ApiServer {
   Engine engine_;
   Chat chat_;
   std::string model_;
+  PromptOptions prompt_;
   server::Server server_;
 };
 

@@ -753,6 +753,28 @@ TEST(ChatCompletions, ThinkingCanBeSwitchedInEveryUsualWay) {
             "reasoning_effort");
 }
 
+TEST(ChatCompletions, Q065_TheServersOwnDefaultsOfThinking) {
+  ScriptedServer server({.prompt = {.enable_thinking = false, .preserve_thinking = true}});
+  std::string prompt;
+  server.write([&](std::span<const Token> tokens, const auto&) {
+    prompt = demo_tokenizer().decode(tokens);
+    return Script{.tokens = tokens_of("x")};
+  });
+  const Json turn2 = {{"messages",
+                       {{{"role", "user"}, {"content", "A"}},
+                        {{"role", "assistant"}, {"reasoning_content", "r1"}, {"content", "b1"}},
+                        {{"role", "user"}, {"content", "C"}}}}};
+  ASSERT_EQ(server.chat(turn2).status, 200);
+  EXPECT_NE(prompt.find("<think>\nr1\n</think>\n\nb1"), std::string::npos) << prompt;
+  EXPECT_TRUE(prompt.ends_with("</think>\n\n")) << prompt;
+
+  Json otherwise = turn2;
+  otherwise["chat_template_kwargs"] = {{"preserve_thinking", false}, {"enable_thinking", true}};
+  ASSERT_EQ(server.chat(otherwise).status, 200);
+  EXPECT_EQ(prompt.find("r1"), std::string::npos) << "what a request says counts more: " << prompt;
+  EXPECT_TRUE(prompt.ends_with("<think>\n")) << prompt;
+}
+
 TEST(ChatCompletions, Q110_BadBytes) {
   ScriptedServer server;
   const auto post = [&](const std::string& body) {

@@ -211,6 +211,15 @@ TEST(Server, WritesOneLineForARequestAndNoneOfItsText) {
   }
 }
 
+TEST(Server, LogsTextWhereItIsAskedTo) {
+  ScriptedServer server({.server = {.log_text = true}});
+  server.say("an answer");
+  server.chat(chat_body("a question"));
+  const std::string line = server.api().log_line_with("status=200");
+  EXPECT_NE(line.find("a question"), std::string::npos) << line;
+  EXPECT_NE(line.find("answer=\"an answer\""), std::string::npos) << line;
+}
+
 TEST(Server, GivesEachRequestAnId) {
   ScriptedServer server;
   const std::string first = ask(server.port(), "GET", "/health").header("x-request-id");
