@@ -99,7 +99,7 @@ void with_row_blocks(int rows, Launch launch) {
 
 /// With few rows a block multiplies one tile, read before the predecessor ends; with more, what it knows of
 /// the activations serves several.
-unsigned blocks_for(int tiles, int row_blocks, int most_blocks) {
+inline unsigned blocks_for(int tiles, int row_blocks, int most_blocks) {
   return static_cast<unsigned>(row_blocks == 1 ? tiles : std::min(tiles, most_blocks));
 }
 

@@ -78,7 +78,7 @@ enum SampleFlag : std::uint32_t {
 /// The memory of a step. By row: what `slots`, `logits`, `tokens` and `active` point to, and the workspace;
 /// by slot: the rest.
 struct SampleStep {
-  const float* logits = nullptr;  // [rows][vocabulary]
+  const float* logits = nullptr;  // [slots][vocabulary]
   const int* slots = nullptr;     // [rows], -1: none
   int* tokens = nullptr;          // [rows] out: the token drawn, 0 where the row is not active
   int* active = nullptr;          // [rows] out: 1 where a token was appended

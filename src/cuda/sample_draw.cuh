@@ -40,10 +40,10 @@ __device__ int draw_listed(DrawMemory<vocabulary>& memory, const RowValues& valu
     const double reach = static_cast<double>(s.top_p) * (s.top_k > 0 ? listed : all_mass);
     if (s.top_k > 0 || ranking.complete || (s.top_p < 1 && listed >= reach)) {
       int last = count - 1;
-      if (s.top_p < 1) last = first_reaching<false>(memory.sums, count, reach);
+      if (s.top_p < 1) last = first_reaching(memory.sums, count, reach, false);
       last = min(last, common - 1);
       const double target = random * memory.sums[last];
-      return entry_token(memory.ranked[first_reaching<true>(memory.sums, last + 1, target)]);
+      return entry_token(memory.ranked[first_reaching(memory.sums, last + 1, target, true)]);
     }
     if (size == long_list) return -1;
     size = long_list;
@@ -65,13 +65,20 @@ __device__ int draw_deep(DrawMemory<vocabulary>& memory, const RowValues& values
   }
   DeepRow<vocabulary> row(memory, values, peak, key_value(floor));
   double kept = row.total();
-  if (s.top_k > 0 && s.top_k < row.count()) kept = memory.sums[row.find_count(s.top_k)];
-  if (s.top_p < 1) {
-    const double reach = static_cast<double>(s.top_p) * kept;
-    kept = fmin(kept, memory.sums[row.template find_mass<false>(reach)]);
+  int token = 0;
+  const Measure cuts[] = {Measure::count, Measure::mass, Measure::mass_beyond};  // top_k, top_p, the draw
+#pragma unroll 1
+  for (int i = 0; i < 3; ++i) {
+    const bool is_draw = cuts[i] == Measure::mass_beyond;
+    if (cuts[i] == Measure::count && (s.top_k <= 0 || s.top_k >= row.count())) continue;
+    if (cuts[i] == Measure::mass && s.top_p >= 1) continue;
+    if (is_draw && s.min_p > 0) kept = fmin(kept, row.common());
+    const double share = is_draw ? random : static_cast<double>(s.top_p);
+    const int at = row.find(cuts[i], cuts[i] == Measure::count ? s.top_k : share * kept);
+    kept = fmin(kept, memory.sums[at]);
+    token = entry_token(memory.ranked[at]);
   }
-  if (s.min_p > 0) kept = fmin(kept, row.common());
-  return entry_token(memory.ranked[row.template find_mass<true>(random * kept)]);
+  return token;
 }
 
 /// The choice among all tokens, by id.
@@ -221,6 +228,13 @@ __global__ void __launch_bounds__(draw_threads, 1) draw_tokens(SampleStep step) 
   const auto report = [&](int token, std::uint32_t flags) {
     return std::uint64_t{number} << 32 | flags << record_token_bits | static_cast<std::uint32_t>(token);
   };
+  SlotSampling& stored = step.sampling[max(slot, 0)];
+  constexpr int words = sizeof(SlotSampling) / sizeof(std::uint32_t);
+  static_assert(words <= draw_threads && sizeof(SlotSampling) % sizeof(std::uint32_t) == 0);
+  if (threadIdx.x < words) {
+    reinterpret_cast<std::uint32_t*>(&memory.sampling)[threadIdx.x] =
+        reinterpret_cast<const std::uint32_t*>(&stored)[threadIdx.x];
+  }
   if (slot < 0 || step.ended[slot] != 0) {
     if (threadIdx.x == 0) {
       step.tokens[row] = 0;
@@ -228,13 +242,6 @@ __global__ void __launch_bounds__(draw_threads, 1) draw_tokens(SampleStep step) 
       store_system(&record.head, report(0, 0));
     }
     return;
-  }
-  SlotSampling& stored = step.sampling[slot];
-  constexpr int words = sizeof(SlotSampling) / sizeof(std::uint32_t);
-  static_assert(words <= draw_threads && sizeof(SlotSampling) % sizeof(std::uint32_t) == 0);
-  if (threadIdx.x < words) {
-    reinterpret_cast<std::uint32_t*>(&memory.sampling)[threadIdx.x] =
-        reinterpret_cast<const std::uint32_t*>(&stored)[threadIdx.x];
   }
   bool fault = false;
 #pragma unroll
@@ -250,7 +257,7 @@ __global__ void __launch_bounds__(draw_threads, 1) draw_tokens(SampleStep step) 
   }
 
   const SlotSampling& s = memory.sampling;
-  const float* const logits = step.logits + row * vocabulary;
+  const float* const logits = step.logits + static_cast<std::size_t>(slot) * vocabulary;
   const RowValues values{is_adjusted(s) ? step.adjusted + row * vocabulary : logits, s.vocabulary};
   const int token = draw_token(memory, values, peaks, step.sums + row * groups);
   const bool with_logprobs = s.top_logprobs >= 0;

@@ -83,9 +83,10 @@ __global__ void __launch_bounds__(scan_threads) scan_logits(SampleStep step) {
   const int first = static_cast<int>(blockIdx.x * scan_threads + threadIdx.x) * 4;
   if (first >= vocabulary) return;
   const std::size_t row_start = static_cast<std::size_t>(row) * vocabulary;
-  const float4 four = *reinterpret_cast<const float4*>(step.logits + row_start + first);
   const int slot = step.slots[row];
   if (slot < 0 || step.ended[slot] != 0) return;
+  const float4 four =
+      *reinterpret_cast<const float4*>(step.logits + static_cast<std::size_t>(slot) * vocabulary + first);
   const SlotSampling& s = step.sampling[slot];
 
   const float raw[4] = {four.x, four.y, four.z, four.w};
