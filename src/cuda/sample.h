@@ -75,7 +75,7 @@ enum SampleFlag : std::uint32_t {
   sample_is_fault = 8,  // a logit is not finite
 };
 
-/// The memory of a step. By row: what `slots`, `logits`, `tokens` and `active` point to, and the workspace;
+/// The memory of a step. By row: what `slots`, `tokens` and `active` point to, and the workspace;
 /// by slot: the rest.
 struct SampleStep {
   const float* logits = nullptr;  // [slots][vocabulary]

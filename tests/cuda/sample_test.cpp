@@ -31,7 +31,7 @@ class Rig {
   Rig()
       : stream(make_stream()),
         slots(slot_count, most_rows, S.vocabulary),
-        logits(std::size_t{most_rows} * S.vocabulary),
+        logits(std::size_t{slot_count} * S.vocabulary),
         row_slots(most_rows),
         tokens(most_rows),
         active(most_rows) {}
@@ -44,15 +44,15 @@ class Rig {
   std::vector<DrawnRow> draw(const std::vector<const Logits*>& of_row, const std::vector<int>& slot_of_row) {
     const int rows = static_cast<int>(of_row.size());
     for (int row = 0; row < rows; ++row) {
-      if (of_row[row] == nullptr) continue;
-      upload(logits.data() + static_cast<std::size_t>(row) * S.vocabulary, of_row[row]->data(),
+      if (of_row[row] == nullptr || slot_of_row[row] < 0) continue;
+      upload(logits.data() + static_cast<std::size_t>(slot_of_row[row]) * S.vocabulary, of_row[row]->data(),
              S.vocabulary * sizeof(float));
     }
     upload(row_slots.data(), slot_of_row.data(), slot_of_row.size() * sizeof(int));
     const SampleStep s = step();
     const std::size_t groups = std::size_t{most_rows} * sample_groups(S.vocabulary);
     check(cudaMemset(s.peaks, 0xFF, 4 * groups * sizeof(float)), "poisoning");
-    check(cudaMemset(s.adjusted, 0xFF, logits.bytes()), "poisoning");
+    check(cudaMemset(s.adjusted, 0xFF, std::size_t{most_rows} * S.vocabulary * sizeof(float)), "poisoning");
     check(cudaMemset(tokens.data(), 0xFF, tokens.bytes()), "poisoning");
     check(cudaMemset(active.data(), 0xFF, active.bytes()), "poisoning");
     check(cudaDeviceSynchronize(), "poisoning");
