@@ -2,6 +2,7 @@
 #include "cuda/delta_prefill.h"
 #include "cuda/delta_prefill_chunks.cuh"
 #include "cuda/delta_prefill_scan.cuh"
+#include "cuda/delta_prefill_scan_wgmma.cuh"
 #include "cuda/device.h"
 
 namespace calla::cuda {
@@ -57,36 +58,74 @@ __global__ __launch_bounds__(norm_threads) void delta_norm_kernel(DeltaPrefill c
               channel] = __half2float(call.projected[static_cast<std::size_t>(last) * call.stride + channel]);
 }
 
+int attribute(cudaDeviceAttr which) {
+  int device = 0;
+  int value = 0;
+  check(cudaGetDevice(&device), "asking for the device");
+  check(cudaDeviceGetAttribute(&value, which, device), "asking for the device's properties");
+  return value;
+}
+
 int blocks(std::size_t threads) { return static_cast<int>((threads + norm_threads - 1) / norm_threads); }
+
+template <int key_heads, int value_heads>
+void launch_scan(const DeltaPrefill& call, const DeltaWorkspace<key_heads, value_heads>& workspace,
+                 DeltaKernel kernel, cudaStream_t stream) {
+  const dim3 grid(delta_parts, value_heads);
+  if (kernel == DeltaKernel::mma) {
+    delta_scan_kernel<key_heads, value_heads>
+        <<<grid, delta_scan_threads, 0, stream>>>(workspace, call.state, call.y, call.tokens);
+    check(cudaGetLastError(), "launching DeltaNet prefill's scan");
+    return;
+  }
+  constexpr int shared_bytes = delta::ScanRing::bytes;
+  const auto by_warpgroups = delta_scan_wgmma_kernel<key_heads, value_heads>;
+  check(cudaFuncSetAttribute(by_warpgroups, cudaFuncAttributeMaxDynamicSharedMemorySize, shared_bytes),
+        "preparing DeltaNet prefill");
+  cudaLaunchAttribute cluster{};
+  cluster.id = cudaLaunchAttributeClusterDimension;
+  cluster.val.clusterDim = {delta_cluster, 1, 1};
+  cudaLaunchConfig_t config{};
+  config.gridDim = grid;
+  config.blockDim = dim3(delta_scan_wgmma_threads);
+  config.dynamicSmemBytes = shared_bytes;
+  config.stream = stream;
+  config.attrs = &cluster;
+  config.numAttrs = 1;
+  check(cudaLaunchKernelEx(&config, by_warpgroups, workspace, call.state, call.y, call.tokens),
+        "launching DeltaNet prefill's scan");
+}
 
 }  // namespace
 
+DeltaKernel delta_kernel() {
+  return attribute(cudaDevAttrComputeCapabilityMajor) == 9 ? DeltaKernel::wgmma : DeltaKernel::mma;
+}
+
 template <Shape S>
-void delta_prefill(const DeltaPrefill& call, cudaStream_t stream) {
+void delta_prefill(const DeltaPrefill& call, DeltaKernel kernel, cudaStream_t stream) {
   constexpr int key_heads = S.delta_key_heads;
   constexpr int value_heads = S.delta_value_heads;
-  constexpr int columns = 32;  // of V, a block of the scan
   const int chunks = delta_chunks(call.tokens);
   const DeltaWorkspace<key_heads, value_heads> workspace(call.workspace, chunks);
 
   constexpr int shared_bytes = sizeof(delta::ChunkTiles);
-  check(cudaFuncSetAttribute(delta_chunks_kernel<key_heads, value_heads>,
-                             cudaFuncAttributeMaxDynamicSharedMemorySize, shared_bytes),
+  const auto chunks_kernel = delta_chunks_kernel<key_heads, value_heads>;
+  check(cudaFuncSetAttribute(chunks_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared_bytes),
         "preparing DeltaNet prefill");
-  delta_chunks_kernel<key_heads, value_heads>
-      <<<dim3(chunks, key_heads), delta_chunks_threads, shared_bytes, stream>>>(call, workspace);
+  chunks_kernel<<<dim3(key_heads, chunks), delta_chunks_threads, shared_bytes, stream>>>(call, workspace,
+                                                                                         first_wave);
   check(cudaGetLastError(), "launching DeltaNet prefill's chunks");
-  delta_scan_kernel<key_heads, value_heads, columns>
-      <<<dim3(Shape::delta_head_dim / columns, value_heads), delta_scan_threads, 0, stream>>>(
-          workspace, call.state, call.y, call.tokens);
-  check(cudaGetLastError(), "launching DeltaNet prefill's scan");
+
+  launch_scan(call, workspace, kernel, stream);
+
   const int of_y = blocks(static_cast<std::size_t>(call.tokens) * value_heads * lanes_a_head);
   const int of_window = blocks(static_cast<std::size_t>(Shape::convolution_taps) * S.convolution_channels());
   delta_norm_kernel<key_heads, value_heads><<<of_y + of_window, norm_threads, 0, stream>>>(call);
   check(cudaGetLastError(), "launching DeltaNet prefill's norm");
 }
 
-template void delta_prefill<qwen36_35b>(const DeltaPrefill&, cudaStream_t);
-template void delta_prefill<demo>(const DeltaPrefill&, cudaStream_t);
+template void delta_prefill<qwen36_35b>(const DeltaPrefill&, DeltaKernel, cudaStream_t);
+template void delta_prefill<demo>(const DeltaPrefill&, DeltaKernel, cudaStream_t);
 
 }  // namespace calla::cuda

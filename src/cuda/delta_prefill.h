@@ -41,9 +41,16 @@ constexpr std::size_t delta_prefill_workspace(int tokens) {
          (S.delta_key_heads * per_key_head + S.delta_value_heads * per_value_head);
 }
 
+/// The ways to take the state through the chunks: Hopper's warpgroups and clusters, or a warp's matrix
+/// instruction.
+enum class DeltaKernel { wgmma, mma };
+
+/// The fastest that the current device can run.
+DeltaKernel delta_kernel();
+
 /// Advances the layer's state and window by the tokens and writes y. Chunks are counted from the call's first
 /// token: a prompt cut at multiples of 64 gives the same bits as a whole one.
 template <Shape S>
-void delta_prefill(const DeltaPrefill& call, cudaStream_t stream);
+void delta_prefill(const DeltaPrefill& call, DeltaKernel kernel, cudaStream_t stream);
 
 }  // namespace calla::cuda

@@ -36,19 +36,34 @@ struct ChunkTiles {
 };
 static_assert(sizeof(float[2][delta_chunk][inverse_pitch]) >= sizeof(__half[delta_chunk][pitch]));
 
-/// Convolution, SiLU and, for q and k, the L2 norm. Warps 2 i and 2 i + 1 have the first and last 32 tokens
-/// of q, k and the two heads of v; a lane has four channels.
+/// Convolution, SiLU and, for q and k, the L2 norm, in place in shared memory. Warps 2 i and 2 i + 1 have the
+/// first and last 32 tokens of q, k and the two heads of v, and copy them there themselves; a lane computes
+/// four channels.
 template <int key_heads, int value_heads>
 __device__ inline void convolve(const DeltaPrefill& call, ChunkTiles& tiles, int chunk, int key_head) {
-  constexpr int group = 8;  // tokens whose loads are in flight together
+  constexpr int group = 8;  // tokens at a time
   const int lane = static_cast<int>(threadIdx.x % 32);
   const int stream = static_cast<int>(threadIdx.x / 64);
   const int first_row = static_cast<int>(threadIdx.x / 32 % 2) * (delta_chunk / 2);
   const int first_token = chunk * delta_chunk + first_row;
-  const int channel = (stream == 0   ? key_head * dim
-                       : stream == 1 ? key_heads * dim + key_head * dim
-                                     : 2 * key_heads * dim + (2 * key_head + stream - 2) * dim) +
-                      4 * lane;
+  const int first_channel = stream == 0   ? key_head * dim
+                            : stream == 1 ? key_heads * dim + key_head * dim
+                                          : 2 * key_heads * dim + (2 * key_head + stream - 2) * dim;
+  __half* const rows = stream == 0   ? tiles.q_matrix().data
+                       : stream == 1 ? tiles.k_matrix().data
+                                     : tiles.v_matrix(stream - 2).data;
+  const auto projected = [&](int token, int channel) {
+    return call.projected + static_cast<std::size_t>(token) * call.stride + channel;
+  };
+#pragma unroll
+  for (int i = 0; i < delta_chunk / 4; ++i) {  // two rows of 256 bytes at a time
+    const int row = 2 * i + lane / 16;
+    const bool present = first_token + row < call.tokens;
+    copy_async(shared_address(rows + (first_row + row) * pitch + lane % 16 * 8),
+               projected(present ? first_token + row : 0, first_channel + lane % 16 * 8), present ? 16 : 0);
+  }
+
+  const int channel = first_channel + 4 * lane;
   float taps[4][4];
   float past[3][4] = {};
 #pragma unroll
@@ -59,10 +74,6 @@ __device__ inline void convolve(const DeltaPrefill& call, ChunkTiles& tiles, int
     taps[2][c] = row.z;
     taps[3][c] = row.w;
   }
-  const auto projected = [&](int token) {
-    return *reinterpret_cast<const uint2*>(call.projected + static_cast<std::size_t>(token) * call.stride +
-                                           channel);
-  };
   const auto widen = [](const uint2& halves, float(&x)[4]) {
     const float2 low = unpack_half(halves.x);
     const float2 high = unpack_half(halves.y);
@@ -77,7 +88,7 @@ __device__ inline void convolve(const DeltaPrefill& call, ChunkTiles& tiles, int
     const int position = call.position + token;
     if (token >= call.tokens || position < 0) continue;
     if (token >= 0) {
-      widen(projected(token), past[i]);
+      widen(*reinterpret_cast<const uint2*>(projected(token, channel)), past[i]);
     } else {
       const float4 x = *reinterpret_cast<const float4*>(
           call.window + static_cast<std::size_t>(position % 4) * delta_channels<key_heads, value_heads> +
@@ -89,19 +100,16 @@ __device__ inline void convolve(const DeltaPrefill& call, ChunkTiles& tiles, int
     }
   }
 
+  copy_async_wait_all();
+  __syncwarp();
 #pragma unroll 1
   for (int row = 0; row < delta_chunk / 2; row += group) {
-    uint2 halves[group];
-#pragma unroll
-    for (int i = 0; i < group; ++i) {
-      const int token = first_token + row + i;
-      halves[i] = token < call.tokens ? projected(token) : uint2{0, 0};
-    }
+    __half* const first = rows + (first_row + row) * pitch;
     float out[group][4];
 #pragma unroll
     for (int i = 0; i < group; ++i) {
       float now[4];
-      widen(halves[i], now);
+      widen(*reinterpret_cast<const uint2*>(first + i * pitch + 4 * lane), now);
       const bool present = first_token + row + i < call.tokens;
 #pragma unroll
       for (int c = 0; c < 4; ++c) {
@@ -126,21 +134,22 @@ __device__ inline void convolve(const DeltaPrefill& call, ChunkTiles& tiles, int
         for (int i = 0; i < group; ++i) squares[i] += __shfl_xor_sync(~0U, squares[i], distance);
       }
       const float scale = stream == 0 ? 0.08838834764831845F : 1.0F;  // q: 128^-1/2
-      const SharedMatrix matrix = stream == 0 ? tiles.q_matrix() : tiles.k_matrix();
 #pragma unroll
       for (int i = 0; i < group; ++i) {
         const float factor = rsqrtf(squares[i] + 1e-6F) * scale;
-        const uint2 packed = {pack_half(out[i][0] * factor, out[i][1] * factor),
-                              pack_half(out[i][2] * factor, out[i][3] * factor)};
-        *reinterpret_cast<uint2*>(matrix.data + (first_row + row + i) * pitch + 4 * lane) = packed;
+        *reinterpret_cast<uint2*>(first + i * pitch + 4 * lane) = {
+            pack_half(out[i][0] * factor, out[i][1] * factor),
+            pack_half(out[i][2] * factor, out[i][3] * factor)};
       }
     } else {
+      __syncwarp();  // other lanes' values lie where these go
 #pragma unroll
       for (int i = 0; i < group; ++i) {
-        __half* to = tiles.v[stream - 2][first_row + row + i];
-        *reinterpret_cast<std::uint32_t*>(to + delta_value_place(4 * lane)) = pack_half(out[i][0], out[i][1]);
-        *reinterpret_cast<std::uint32_t*>(to + delta_value_place(4 * lane + 2)) =
-            pack_half(out[i][2], out[i][3]);
+        const auto store = [&](int column, std::uint32_t two) {
+          *reinterpret_cast<std::uint32_t*>(first + i * pitch + delta_value_place(column)) = two;
+        };
+        store(4 * lane, pack_half(out[i][0], out[i][1]));
+        store(4 * lane + 2, pack_half(out[i][2], out[i][3]));
       }
     }
   }
@@ -250,12 +259,13 @@ __device__ inline void invert(ChunkTiles& tiles) {
 template <int key_heads, int value_heads>
 __global__ __launch_bounds__(delta_chunks_threads,
                              2) void delta_chunks_kernel(DeltaPrefill call,
-                                                         DeltaWorkspace<key_heads, value_heads> workspace) {
+                                                         DeltaWorkspace<key_heads, value_heads> workspace,
+                                                         int first_wave) {
   static_assert(value_heads == 2 * key_heads);
   extern __shared__ uint4 shared_memory[];
   auto& tiles = *reinterpret_cast<delta::ChunkTiles*>(shared_memory);
-  const int chunk = static_cast<int>(blockIdx.x);
-  const int key_head = static_cast<int>(blockIdx.y);
+  const int chunk = static_cast<int>(blockIdx.y);
+  const int key_head = static_cast<int>(blockIdx.x);  // the neighbours read neighbouring columns
   const int lane = static_cast<int>(threadIdx.x % 32);
   const int warp = static_cast<int>(threadIdx.x / 32);
   const int g = lane / 4;
@@ -320,7 +330,7 @@ __global__ __launch_bounds__(delta_chunks_threads,
         for (int i = 0; i < 4; ++i) {
           const bool visible = column + i % 2 <= row + i / 2 * 8;
           const float exponent = log_decay[i / 2] - tiles.log_decay[head][column + i % 2];
-          masked[side][i] = visible ? tile[i] * __expf(fminf(exponent, 0.0F)) : 0.0F;
+          masked[side][i] = visible ? tile[i] * exp_approximate(fminf(exponent, 0.0F)) : 0.0F;
         }
       }
       if (of_queries) p[pair * 32 + lane] = pack_half(masked[0], masked[1]);
@@ -346,16 +356,15 @@ __global__ __launch_bounds__(delta_chunks_threads,
         const int column = 16 * step + 8 * side + 2 * t + i % 2;
         const float exponent = log_decay[i / 2] - tiles.log_decay[head][column];
         undecayed[side][i] = tiles.inverse[head][row + i / 2 * 8][column] * tiles.beta[head][column];
-        with_decay[side][i] = undecayed[side][i] * __expf(fminf(exponent, 0.0F));
+        with_decay[side][i] = undecayed[side][i] * exp_approximate(fminf(exponent, 0.0F));
       }
     }
     updates[step] = pack_half(undecayed[0], undecayed[1]);
     decayed[step] = pack_half(with_decay[0], with_decay[1]);
   }
-  const float state_decay[2] = {__expf(log_decay[0]), __expf(log_decay[1])};
+  const float state_decay[2] = {exp_approximate(log_decay[0]), exp_approximate(log_decay[1])};
   const SharedMatrix v = tiles.v_matrix(head);
-  const std::size_t value_tile =
-      (first_value + head) * DeltaWorkspace<key_heads, value_heads>::tile + m * 8 * 32;
+  const std::size_t value_tile = (first_value + head) * DeltaWorkspace<key_heads, value_heads>::tile;
 #pragma unroll
   for (int pair = 0; pair < 8; ++pair) {
     float w[2][4] = {};
@@ -371,16 +380,16 @@ __global__ __launch_bounds__(delta_chunks_threads,
 #pragma unroll
       for (int i = 0; i < 4; ++i) w[side][i] *= state_decay[i / 2];
     }
-    workspace.w[value_tile + pair * 32 + lane] = pack_half(w[0], w[1]);
-    workspace.u[value_tile + pair * 32 + lane] = pack_half(u[0], u[1]);
+    workspace.w[value_tile + (m * 8 + pair) * 32 + lane] = pack_half(w[0], w[1]);
+    workspace.u[value_tile + ((pair / 2 * 4 + m) * 2 + pair % 2) * 32 + lane] = pack_half(u[0], u[1]);
   }
   if (threadIdx.x < 2 * delta_chunk) {
     const int which = static_cast<int>(threadIdx.x) / delta_chunk;
     const int token = static_cast<int>(threadIdx.x) % delta_chunk;
     const float sum = tiles.log_decay[which][token];
     float* const decays = workspace.decays + (first_value + which) * 2 * delta_chunk;
-    decays[token] = __expf(sum);
-    decays[delta_chunk + token] = __expf(tiles.log_decay[which][delta_chunk - 1] - sum);
+    decays[token] = exp_approximate(sum);
+    decays[delta_chunk + token] = exp_approximate(tiles.log_decay[which][delta_chunk - 1] - sum);
   }
 }
 

@@ -18,11 +18,10 @@ inline constexpr int delta_scan_threads = 256;
 namespace delta {
 
 /// A chunk's operands of one lane. Warps 0 .. 3 compute U, 16 tokens each, warps 4 .. 7 O.
-template <int columns>
 struct ScanOperands {
   uint4 a[8];         // W or Q
   uint4 k[4];         // K^T
-  uint4 uv[4];        // U0 (columns / 16 of them), or P
+  uint4 uv[4];        // U0 (two of them), or P
   float decay[2];     // of the lane's two tokens: e^(G_C - G) or e^G
   float chunk_decay;  // e^(G_C)
 
@@ -45,8 +44,7 @@ struct ScanOperands {
     const int row = 16 * m + lane / 4;
     if (of_update) {
 #pragma unroll
-      for (int i = 0; i < columns / 16; ++i)
-        uv[i] = from.u[value + (m * 8 + part * (columns / 16) + i) * 32 + lane];
+      for (int i = 0; i < 2; ++i) uv[i] = from.u[value + ((part * 4 + m) * 2 + i) * 32 + lane];
       decay[0] = decays[delta_chunk + row];
       decay[1] = decays[delta_chunk + row + 8];
     } else {
@@ -62,11 +60,12 @@ struct ScanOperands {
 
 }  // namespace delta
 
-template <int key_heads, int value_heads, int columns>
+template <int key_heads, int value_heads>
 __global__ __launch_bounds__(delta_scan_threads,
                              1) void delta_scan_kernel(DeltaWorkspace<key_heads, value_heads> workspace,
                                                        float* state, __half* y, int tokens) {
   constexpr int dim = Shape::delta_head_dim;
+  constexpr int columns = delta_columns;
   constexpr int tiles = columns / 8;
   constexpr int pitch = columns + 8;
   __shared__ alignas(16) __half state_copy[dim * pitch];
@@ -88,7 +87,7 @@ __global__ __launch_bounds__(delta_scan_threads,
   float s[tiles][4];
   float* const states_of_head = state + static_cast<std::size_t>(head) * dim * dim;
   const auto state_at = [&](int tile, int i) -> float& {
-    const int column = part * columns + tile / 4 * 32 + 8 * t + tile % 4 * 2 + i % 2;
+    const int column = part * columns + 8 * t + 2 * tile + i % 2;
     return states_of_head[column * dim + 16 * warp + g + i / 2 * 8];
   };
 #pragma unroll
@@ -100,8 +99,7 @@ __global__ __launch_bounds__(delta_scan_threads,
   const auto store_tile = [&](__half* matrix, int row, int n, float a, float b) {
     *reinterpret_cast<std::uint32_t*>(matrix + row * pitch + n * 8 + 2 * t) = pack_half(a, b);
   };
-  const auto advance = [&](int chunk, const delta::ScanOperands<columns>& now,
-                           delta::ScanOperands<columns>& next) {
+  const auto advance = [&](int chunk, const delta::ScanOperands& now, delta::ScanOperands& next) {
     const int chunks = delta_chunks(tokens);
     if (chunk + 1 < chunks) next.load(workspace, chunk + 1, head, part, warp, lane);
 #pragma unroll
@@ -165,19 +163,14 @@ __global__ __launch_bounds__(delta_scan_threads,
         if (token >= tokens) continue;
         __half* const to =
             y + (static_cast<std::size_t>(token) * value_heads + head) * dim + part * columns + 8 * t;
-#pragma unroll
-        for (int n = 0; n < tiles; n += 4) {
-          const auto two = [&](int i) {
-            return pack_half(product[n + i][2 * side], product[n + i][2 * side + 1]);
-          };
-          *reinterpret_cast<uint4*>(to + 8 * n) = uint4{two(0), two(1), two(2), two(3)};
-        }
+        const auto two = [&](int n) { return pack_half(product[n][2 * side], product[n][2 * side + 1]); };
+        *reinterpret_cast<uint4*>(to) = uint4{two(0), two(1), two(2), two(3)};
       }
     }
   };
 
-  delta::ScanOperands<columns> even;
-  delta::ScanOperands<columns> odd;
+  delta::ScanOperands even;
+  delta::ScanOperands odd;
   even.load(workspace, 0, head, part, warp, lane);
   for (int chunk = 0; chunk < delta_chunks(tokens); chunk += 2) {
     advance(chunk, even, odd);

@@ -14,6 +14,10 @@ namespace calla::cuda {
 template <int key_heads, int value_heads>
 inline constexpr int delta_channels = (2 * key_heads + value_heads) * Shape::delta_head_dim;  // q | k | v
 
+/// The columns of V that a block of the second kernel has.
+inline constexpr int delta_columns = 32;
+inline constexpr int delta_parts = Shape::delta_head_dim / delta_columns;
+
 template <int key_heads, int value_heads>
 struct DeltaWorkspace {
   static constexpr int tile = delta_chunk * Shape::delta_head_dim / 8;  // in uint4
@@ -21,7 +25,8 @@ struct DeltaWorkspace {
   uint4* q;  // [chunk][key head][4 tiles of 16 tokens][8 steps of 16 dims][32 lanes]: A fragments of Q
   uint4* k;  // [chunk][key head][8 tiles of 16 dims][4 steps of 16 tokens][32]: A fragments of K^T
   uint4* w;  // [chunk][value head][4 tiles of 16 tokens][8 steps of 16 dims][32]: A fragments of W
-  uint4* u;  // [chunk][value head][4 tiles of 16 tokens][8 pairs of 8 columns][32]: accumulators of U0, half
+  uint4* u;  // [chunk][value head][4 parts of 32 columns][4 tiles of 16 tokens][2 pairs of 8 columns][32]:
+             // accumulators of U0, half
   uint4* p;  // [chunk][value head][4 tiles of 16 tokens][4 steps of 16 tokens][32]: A fragments of P
   float* decays;  // [chunk][value head][2][64]: e^G, e^(G_C - G)
 

@@ -71,9 +71,10 @@ struct SharedMatrix {
   }
 };
 
-// Activations, to about 2^-21: the results are rounded to 2^-12 or 2^-9.
-__device__ inline float sigmoid(float x) { return __fdividef(1.0F, 1.0F + __expf(-x)); }
-__device__ inline float silu(float x) { return __fdividef(x, 1.0F + __expf(-x)); }
+// Exponentials and activations, to about 2^-21; what they go into is rounded to 2^-12 or 2^-9.
+__device__ inline float exp_approximate(float x) { return exp2_approximate(x * 1.44269504F); }
+__device__ inline float sigmoid(float x) { return reciprocal_approximate(1.0F + exp_approximate(-x)); }
+__device__ inline float silu(float x) { return x * sigmoid(x); }
 
 /// Eight halves times the sigmoid of eight others.
 __device__ inline uint4 gated(const uint4& x, const uint4& gate) {

@@ -36,6 +36,11 @@ __device__ inline uint4 load_matrices_transposed(std::uint32_t row) {
 __device__ inline void store_shared(std::uint32_t to, std::uint32_t word) {
   asm volatile("st.shared.b32 [%0], %1;" ::"r"(to), "r"(word) : "memory");
 }
+__device__ inline float load_shared_float(std::uint32_t from) {
+  float v;
+  asm volatile("ld.shared.f32 %0, [%1];" : "=f"(v) : "r"(from) : "memory");
+  return v;
+}
 __device__ inline uint4 load_shared(std::uint32_t from) {
   uint4 v;
   asm volatile("ld.shared.v4.b32 {%0,%1,%2,%3}, [%4];"
@@ -66,6 +71,13 @@ __device__ inline void prefetch_l2(const void* at) { asm volatile("prefetch.glob
 __device__ inline float exp2_approximate(float x) {
   float y;
   asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+
+/// 1 / x, error 2^-23.
+__device__ inline float reciprocal_approximate(float x) {
+  float y;
+  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
   return y;
 }
 

@@ -23,6 +23,14 @@ __device__ inline std::uint64_t describe_down_rows(std::uint32_t address) {
   return swizzle128 | eight_rows | std::uint64_t{panel_bytes >> 4} << 16 | (address & 0x3FFFFU) >> 4;
 }
 
+/// Describes B [k][32] of half, k down rows of 64 bytes, their four 16-byte pieces exchanged by XOR with bits
+/// 1 and 2 of the row's number. 16 rows further: add 64.
+__device__ inline std::uint64_t describe_down_short_rows(std::uint32_t address) {
+  constexpr std::uint64_t swizzle64 = std::uint64_t{2} << 62;
+  constexpr std::uint64_t eight_rows = std::uint64_t{512 >> 4} << 32;
+  return swizzle64 | eight_rows | std::uint64_t{1} << 16 | (address & 0x3FFFFU) >> 4;
+}
+
 // The operands of D, [8 columns][4] a lane.
 #define CALLA_D1(j) "+f"(d[j][0]), "+f"(d[j][1]), "+f"(d[j][2]), "+f"(d[j][3])
 #define CALLA_D8(j)                                                                                 \
@@ -60,6 +68,18 @@ __device__ inline void wgmma_64x256(float (&d)[32][4], const uint4& a, std::uint
       : "r"(a.x), "r"(a.y), "r"(a.z), "r"(a.w), "l"(b));
 }
 
+/// D = A B, or D += A B with `add`: A 64 x 16 half in registers, B 16 x 32 in shared memory, k down its rows.
+/// Asynchronous like the others.
+__device__ inline void wgmma_64x32(float (&d)[4][4], const uint4& a, std::uint64_t b, int add) {
+  asm volatile(
+      "{\n.reg .pred p;\nsetp.ne.b32 p, %21, 0;\n"
+      "wgmma.mma_async.sync.aligned.m64n32k16.f32.f16.f16 "
+      "{%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15}, "
+      "{%16,%17,%18,%19}, %20, p, 1, 1, 1;\n}"
+      : CALLA_D1(0), CALLA_D1(1), CALLA_D1(2), CALLA_D1(3)
+      : "r"(a.x), "r"(a.y), "r"(a.z), "r"(a.w), "l"(b), "r"(add));
+}
+
 #undef CALLA_D1
 #undef CALLA_D8
 #undef CALLA_NAMES_0_31
@@ -78,6 +98,46 @@ __device__ inline void accumulators_arrived(float (&d)[tiles][4]) {
 /// Waits for the other threads of a group of warps that has barrier `id` (1 .. 15).
 __device__ inline void barrier_of_warps(int id, int threads) {
   asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(threads) : "memory");
+}
+
+// --- Clusters and bulk copies ---
+
+/// Waits for all threads of the cluster; what they have written to shared memory is visible.
+__device__ inline void cluster_sync() {
+  asm volatile("barrier.cluster.arrive.aligned;\nbarrier.cluster.wait.aligned;" ::: "memory");
+}
+/// Arrives at the barrier that lies at the same place in another block of the cluster. Orders this block's
+/// accesses to shared memory only: at the cluster's scope it would wait for writes to global memory, too.
+__device__ inline void barrier_arrive_remote(std::uint32_t barrier, int block) {
+  asm volatile(
+      "{\n.reg .b32 there;\nmapa.shared::cluster.u32 there, %0, %1;\n"
+      "mbarrier.arrive.shared::cluster.b64 _, [there];\n}" ::"r"(barrier),
+      "r"(block)
+      : "memory");
+}
+/// Arrives, and makes the phase wait for `bytes` of bulk copies.
+__device__ inline void barrier_expect(std::uint32_t barrier, std::uint32_t bytes) {
+  asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes)
+               : "memory");
+}
+/// Starts a copy of `bytes` (a multiple of 16) from global to shared memory; the barrier counts them.
+__device__ inline void bulk_copy(std::uint32_t to, const void* from, std::uint32_t bytes,
+                                 std::uint32_t barrier) {
+  asm volatile(
+      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(to),
+      "l"(from), "r"(bytes), "r"(barrier)
+      : "memory");
+}
+/// Starts a copy of `bytes` (a multiple of 16) from global memory to the same place in the shared memory of
+/// each block in the mask; each block's barrier at this place counts them.
+__device__ inline void bulk_copy_multicast(std::uint32_t to, const void* from, std::uint32_t bytes,
+                                           std::uint32_t barrier, std::uint16_t blocks) {
+  asm volatile(
+      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster [%0], [%1], %2, "
+      "[%3], "
+      "%4;" ::"r"(to),
+      "l"(from), "r"(bytes), "r"(barrier), "h"(blocks)
+      : "memory");
 }
 
 }  // namespace calla::cuda

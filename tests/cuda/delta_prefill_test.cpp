@@ -85,7 +85,7 @@ struct Outputs {
 
 /// Runs the kernels, in calls of `piece` tokens.
 template <Shape S>
-Outputs run(const Inputs<S>& in, int piece) {
+Outputs run(const Inputs<S>& in, int piece, DeltaKernel kernel) {
   const auto projected = on_device(in.projected);
   const auto gates = on_device(in.gates);
   const auto convolution = on_device(in.convolution);
@@ -112,7 +112,7 @@ Outputs run(const Inputs<S>& in, int piece) {
                       .position = in.position + first,
                       .y = y.data() + row * S.delta_value_dim(),
                       .workspace = workspace.data()},
-                     stream.get());
+                     kernel, stream.get());
   }
   check(cudaStreamSynchronize(stream.get()), "running DeltaNet prefill");
   return {on_host(y), on_host(state), on_host(window)};
@@ -220,45 +220,61 @@ void expect_recurrence(const Inputs<S>& in, const Outputs& got, double tolerance
 }
 
 template <Shape S>
-void expect_recurrence(int tokens, int position, Kind kind = Kind::ordinary, double tolerance = 2e-3) {
+void expect_recurrence(DeltaKernel kernel, int tokens, int position, Kind kind = Kind::ordinary,
+                       double tolerance = 2e-3) {
   const Inputs<S> in(tokens, position, kind);
-  expect_recurrence<S>(in, run<S>(in, tokens), tolerance);
+  expect_recurrence<S>(in, run<S>(in, tokens, kernel), tolerance);
 }
 
-TEST(DeltaPrefill, IsTheRecurrenceAtEveryChunkEdge) {
+/// For every kernel that the device can run.
+class DeltaPrefillTest : public testing::TestWithParam<DeltaKernel> {
+ protected:
+  void SetUp() override {
+    if (GetParam() < delta_kernel()) GTEST_SKIP() << "this GPU cannot run it";
+  }
+};
+
+TEST_P(DeltaPrefillTest, IsTheRecurrenceAtEveryChunkEdge) {
   for (const int tokens : {1, 2, 3, 4, 5, 63, 64, 65, 127, 128, 129, 257})
-    expect_recurrence<qwen36_35b>(tokens, 0);
+    expect_recurrence<qwen36_35b>(GetParam(), tokens, 0);
 }
-TEST(DeltaPrefill, IsTheRecurrenceAtEveryPosition) {
+TEST_P(DeltaPrefillTest, IsTheRecurrenceAtEveryPosition) {
   for (const int position : {1, 2, 3, 63, 64, 255, 256, 257, 511, 1000, 4095, 262'143})
-    expect_recurrence<qwen36_35b>(5, position);
+    expect_recurrence<qwen36_35b>(GetParam(), 5, position);
 }
-TEST(DeltaPrefill, IsTheRecurrenceOverManyChunks) { expect_recurrence<qwen36_35b>(1000, 1000); }
-TEST(DeltaPrefill, IsTheRecurrenceOfTheDemo) {
-  for (const int tokens : {1, 64, 65, 1000}) expect_recurrence<demo>(tokens, 3);
+TEST_P(DeltaPrefillTest, IsTheRecurrenceOverManyChunks) {
+  expect_recurrence<qwen36_35b>(GetParam(), 1000, 1000);
+}
+TEST_P(DeltaPrefillTest, IsTheRecurrenceOfTheDemo) {
+  for (const int tokens : {1, 64, 65, 1000}) expect_recurrence<demo>(GetParam(), tokens, 3);
 }
 // Here each of a chunk's 64 updates nearly takes back the one before it, so that their roundings, and those
 // of the keys, add up to a state that is no larger than one of them: 2^-12 sqrt(2 * 64) and more is no fault
 // of the inverse.
-TEST(DeltaPrefill, StandsNearlyParallelKeys) {
-  expect_recurrence<qwen36_35b>(257, 0, Kind::parallel_keys, 8e-3);
-  expect_recurrence<qwen36_35b>(257, 64, Kind::parallel_keys, 8e-3);
+TEST_P(DeltaPrefillTest, StandsNearlyParallelKeys) {
+  expect_recurrence<qwen36_35b>(GetParam(), 257, 0, Kind::parallel_keys, 8e-3);
+  expect_recurrence<qwen36_35b>(GetParam(), 257, 64, Kind::parallel_keys, 8e-3);
 }
-TEST(DeltaPrefill, StandsStrongDecay) {
-  expect_recurrence<qwen36_35b>(257, 0, Kind::strong_decay);
-  expect_recurrence<qwen36_35b>(257, 64, Kind::strong_decay);
+TEST_P(DeltaPrefillTest, StandsStrongDecay) {
+  expect_recurrence<qwen36_35b>(GetParam(), 257, 0, Kind::strong_decay);
+  expect_recurrence<qwen36_35b>(GetParam(), 257, 64, Kind::strong_decay);
 }
 
-TEST(DeltaPrefill, PiecesAreTheWholeBitForBit) {
+TEST_P(DeltaPrefillTest, PiecesAreTheWholeBitForBit) {
   const Inputs<qwen36_35b> in(577, 128);
-  const Outputs whole = run<qwen36_35b>(in, in.tokens);
+  const Outputs whole = run<qwen36_35b>(in, in.tokens, GetParam());
   for (const int piece : {64, 128, 320, 577}) {
-    const Outputs pieces = run<qwen36_35b>(in, piece);
+    const Outputs pieces = run<qwen36_35b>(in, piece, GetParam());
     EXPECT_TRUE(same_bits(whole.y, pieces.y)) << piece;
     EXPECT_TRUE(same_bits(whole.state, pieces.state)) << piece;
     EXPECT_TRUE(same_bits(whole.window, pieces.window)) << piece;
   }
 }
+
+INSTANTIATE_TEST_SUITE_P(Kernels, DeltaPrefillTest, testing::Values(DeltaKernel::wgmma, DeltaKernel::mma),
+                         [](const testing::TestParamInfo<DeltaKernel>& kernel) {
+                           return kernel.param == DeltaKernel::wgmma ? "wgmma" : "mma";
+                         });
 
 }  // namespace
 }  // namespace calla::cuda
