@@ -113,8 +113,7 @@ void delta_prefill(const DeltaPrefill& call, DeltaKernel kernel, cudaStream_t st
   const auto chunks_kernel = delta_chunks_kernel<key_heads, value_heads>;
   check(cudaFuncSetAttribute(chunks_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared_bytes),
         "preparing DeltaNet prefill");
-  chunks_kernel<<<dim3(key_heads, chunks), delta_chunks_threads, shared_bytes, stream>>>(call, workspace,
-                                                                                         first_wave);
+  chunks_kernel<<<dim3(key_heads, chunks), delta_chunks_threads, shared_bytes, stream>>>(call, workspace);
   check(cudaGetLastError(), "launching DeltaNet prefill's chunks");
 
   launch_scan(call, workspace, kernel, stream);

@@ -259,8 +259,7 @@ __device__ inline void invert(ChunkTiles& tiles) {
 template <int key_heads, int value_heads>
 __global__ __launch_bounds__(delta_chunks_threads,
                              2) void delta_chunks_kernel(DeltaPrefill call,
-                                                         DeltaWorkspace<key_heads, value_heads> workspace,
-                                                         int first_wave) {
+                                                         DeltaWorkspace<key_heads, value_heads> workspace) {
   static_assert(value_heads == 2 * key_heads);
   extern __shared__ uint4 shared_memory[];
   auto& tiles = *reinterpret_cast<delta::ChunkTiles*>(shared_memory);
