@@ -38,6 +38,7 @@ Product of_experts(const TileStack& w, const __half* x, const RouteTiles& routes
   product.expert_bytes = tiled_bytes(w.rows, w.columns);
   product.tiles = routes.tiles;
   product.tile_count = routes.count;
+  product.queue = routes.queue;
   return product;
 }
 

@@ -31,6 +31,9 @@ struct RouteTiles {
   const int* tokens = nullptr;  // of each route
   const TokenTile* tiles = nullptr;
   const int* count = nullptr;  // of tiles
+  // Two counters that begin with, and after every product again are, zero: tiles are of unequal cost, and blocks
+  // take the next one when they have done one.
+  int* queue = nullptr;
 };
 
 constexpr int max_route_tiles(int routes, int experts) {

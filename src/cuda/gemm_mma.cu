@@ -19,7 +19,7 @@ constexpr int stage_bytes = token_bytes + weight_bytes;
 static_assert(stage_bytes % 128 == 0 && staging_bytes <= stages * stage_bytes);
 
 /// Copies a step's tokens and weights into a stage.
-__device__ void load_stage(const Product& p, const TileWalk<row_tile>::Tile& tile,
+__device__ void load_stage(const Product& p, const Tile& tile,
                            const __half* const (&rows)[4], int group, std::uint32_t stage) {
   const int thread = static_cast<int>(threadIdx.x);
   const int piece = thread % 8;
@@ -33,7 +33,7 @@ __device__ void load_stage(const Product& p, const TileWalk<row_tile>::Tile& til
     const int row = tile.row + i / pieces * tile_rows;
     if (row < p.rows) {
       copy16(stage + static_cast<std::uint32_t>(token_bytes + i * 16),
-             weights_at(p, tile.tokens.expert, row, group) + i % pieces * 16);
+             weights_at(p, tile.expert, row, group) + i % pieces * 16);
     }
   }
 }
@@ -47,15 +47,15 @@ __global__ void __launch_bounds__(threads) product_kernel(const Product p) {
   const int strip = thread / 32 % 4 * 2;      // this warp's first 16 of the 128 rows
   const int first_token = thread / 128 * 64;  // and its 64 tokens
   const auto columns = static_cast<std::size_t>(p.groups * tile_columns);
-  const TileWalk<row_tile> walk(p);
 
-  for (int index = static_cast<int>(blockIdx.x); index < walk.count(); index += static_cast<int>(gridDim.x)) {
-    const auto tile = walk.at(index);
+  for (int index = static_cast<int>(blockIdx.x);; index += static_cast<int>(gridDim.x)) {
+    const Tile tile = tile_at<row_tile>(p, index);
+    if (tile.count == 0) break;
     const __half* rows[4];
     for (int i = 0; i < 4; ++i) {
       const int token = thread / 8 + 32 * i;
-      rows[i] = token < tile.tokens.count
-                    ? p.x + static_cast<std::size_t>(source_row(p, tile.tokens.first + token)) * columns
+      rows[i] = token < tile.count
+                    ? p.x + static_cast<std::size_t>(source_row(p, tile.first + token)) * columns
                     : nullptr;
     }
     for (int group = 0; group < stages - 1; ++group) {
@@ -77,11 +77,11 @@ __global__ void __launch_bounds__(threads) product_kernel(const Product p) {
       std::uint32_t a[2][4][4];
 #pragma unroll
       for (int i = 0; i < 2; ++i)
-        unpack_tile(tokens + static_cast<std::uint32_t>(token_bytes + (strip + i) * tile_bytes), lane, a[i]);
+        unpack_tile(load_tile(tokens + static_cast<std::uint32_t>(token_bytes + (strip + i) * tile_bytes), lane), a[i]);
 #pragma unroll
       for (int j = 0; j < 4; ++j) {
         const int token = first_token + 16 * j;
-        if (token >= tile.tokens.count) break;
+        if (token >= tile.count) break;
 #pragma unroll
         for (int h = 0; h < 4; ++h) {
           std::uint32_t b[4];
@@ -97,14 +97,25 @@ __global__ void __launch_bounds__(threads) product_kernel(const Product p) {
     wait_for_copies<0>();
     __syncthreads();
 
+    if constexpr (epilogue == Epilogue::add) {
+      for (int token = 0; token < tile.count; token += added_tokens) {
+        if (first_token == token) {
 #pragma unroll
-    for (int i = 0; i < 2; ++i) {
-      finish<epilogue>(p, d[i], tile.tokens, tile.row + (strip + i) * tile_rows, strip + i, first_token, base,
-                       lane);
+          for (int i = 0; i < 2; ++i) stage_sums<0>(d[i], strip + i, base, lane);
+        }
+        __syncthreads();
+        add_staged(p, tile, tile.row, token, base, thread, threads);
+        __syncthreads();
+      }
+    } else {
+#pragma unroll
+      for (int i = 0; i < 2; ++i) {
+        finish<epilogue>(p, d[i], tile, tile.row + (strip + i) * tile_rows, strip + i, first_token, base, lane);
+      }
+      __syncthreads();
+      drain<epilogue>(p, tile, tile.row, base, thread, threads);
+      __syncthreads();
     }
-    __syncthreads();
-    drain<epilogue>(p, tile.tokens, tile.row, base, thread, threads);
-    __syncthreads();
   }
 }
 

@@ -10,41 +10,30 @@
 
 namespace calla::cuda {
 
-/// The tiles of a product, row tiles of one token tile next to each other: blocks that run at the same time
+/// A tile of the result: tokens (routes) first .. first + count - 1 and a number of rows. Behind the last tile
+/// come tiles without tokens.
+struct Tile {
+  int first;
+  int count;
+  int row;
+  int expert;
+};
+
+/// Tiles are numbered with row tiles of one token tile next to each other: blocks that run at the same time
 /// share tokens and, further on, weights, which the second-level cache then holds.
 template <int row_tile>
-class TileWalk {
- public:
-  struct Tile {
-    TokenTile tokens;
-    int row;
-  };
-
-  __device__ explicit TileWalk(const Product& product)
-      : product_(product), row_tiles_((product.rows + row_tile - 1) / row_tile) {
-    const int token_tiles =
-        product.tiles != nullptr ? *product.tile_count : (product.tokens + token_tile - 1) / token_tile;
-    count_ = token_tiles * row_tiles_;
+__device__ Tile tile_at(const Product& p, int index) {
+  const int row_tiles = (p.rows + row_tile - 1) / row_tile;
+  const int tokens = index / row_tiles;
+  const int row = (index - tokens * row_tiles) * row_tile;
+  if (p.tiles == nullptr) {
+    const int first = tokens * token_tile;
+    return {.first = first, .count = max(0, min(token_tile, p.tokens - first)), .row = row, .expert = 0};
   }
-
-  __device__ int count() const { return count_; }
-  __device__ Tile at(int index) const {
-    const int token_tile_index = index / row_tiles_;
-    Tile tile{.tokens = {}, .row = (index - token_tile_index * row_tiles_) * row_tile};
-    if (product_.tiles != nullptr) {
-      tile.tokens = product_.tiles[token_tile_index];
-    } else {
-      const int first = token_tile_index * token_tile;
-      tile.tokens = {.expert = 0, .first = first, .count = min(token_tile, product_.tokens - first)};
-    }
-    return tile;
-  }
-
- private:
-  const Product& product_;
-  int row_tiles_;
-  int count_;
-};
+  if (tokens >= *p.tile_count) return {};
+  const TokenTile tile = p.tiles[tokens];
+  return {.first = tile.first, .count = tile.count, .row = row, .expert = tile.expert};
+}
 
 /// Where the 16 x 64 tile of a row, a multiple of 16, and a group begins.
 __device__ inline const std::byte* weights_at(const Product& p, int expert, int row, int group) {
@@ -65,13 +54,21 @@ __device__ inline std::uint32_t piece_offset(int token, int piece) {
   return static_cast<std::uint32_t>(token * token_row_bytes + ((piece ^ (token & 7)) << 4));
 }
 
-/// The four A fragments of a tile in shared memory: s q + b in half, q exact.
-__device__ inline void unpack_tile(std::uint32_t tile, int lane, std::uint32_t (&a)[4][4]) {
-  const uint4 codes = load_shared16(tile + static_cast<std::uint32_t>(lane * 16));
-  const uint2 pairs = load_shared8(tile + static_cast<std::uint32_t>(tile_code_bytes + (lane >> 2) * 8));
-  const __half2 scale[2] = {__float2half2_rn(scale_of(pairs.x)), __float2half2_rn(scale_of(pairs.y))};
-  const __half2 bias[2] = {__float2half2_rn(bias_of(pairs.x)), __float2half2_rn(bias_of(pairs.y))};
-  const std::uint32_t words[4] = {codes.x, codes.y, codes.z, codes.w};
+/// What a lane has of a tile: its codes, and {scale, bias} of its two rows.
+struct TileWords {
+  uint4 codes;
+  uint2 pairs;
+};
+__device__ inline TileWords load_tile(std::uint32_t tile, int lane) {
+  return {.codes = load_shared16(tile + static_cast<std::uint32_t>(lane * 16)),
+          .pairs = load_shared8(tile + static_cast<std::uint32_t>(tile_code_bytes + (lane >> 2) * 8))};
+}
+
+/// The four A fragments of a tile: s q + b in half, q exact.
+__device__ inline void unpack_tile(const TileWords& tile, std::uint32_t (&a)[4][4]) {
+  const __half2 scale[2] = {__float2half2_rn(scale_of(tile.pairs.x)), __float2half2_rn(scale_of(tile.pairs.y))};
+  const __half2 bias[2] = {__float2half2_rn(bias_of(tile.pairs.x)), __float2half2_rn(bias_of(tile.pairs.y))};
+  const std::uint32_t words[4] = {tile.codes.x, tile.codes.y, tile.codes.z, tile.codes.w};
 #pragma unroll
   for (int h = 0; h < 4; ++h) {
     std::uint32_t q[4];

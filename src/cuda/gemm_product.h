@@ -22,6 +22,7 @@ struct Product {
   const int* sources = nullptr;      // row of x for each route; null: the route's own number
   const TokenTile* tiles = nullptr;  // null: the tokens 0 .. tokens - 1
   const int* tile_count = nullptr;
+  int* queue = nullptr;  // of tiles (RouteTiles)
   int tokens = 0;
 
   __half* y = nullptr;  // store, swiglu

@@ -52,6 +52,11 @@ __device__ inline void store_matrices_transposed(std::uint32_t column, std::uint
 __device__ inline void store_shared(std::uint32_t to, std::uint32_t value) {
   asm volatile("st.shared.b32 [%0], %1;" ::"r"(to), "r"(value) : "memory");
 }
+__device__ inline void store_shared16(std::uint32_t to, int4 value) {
+  asm volatile("st.shared.v4.b32 [%0], {%1,%2,%3,%4};" ::"r"(to), "r"(value.x), "r"(value.y), "r"(value.z),
+               "r"(value.w)
+               : "memory");
+}
 __device__ inline uint4 load_shared16(std::uint32_t from) {
   uint4 v;
   asm volatile("ld.shared.v4.u32 {%0,%1,%2,%3}, [%4];"

@@ -22,14 +22,19 @@ constexpr int threads = (1 + consumers) * warpgroup;
 constexpr int stages = 6;
 constexpr int token_bytes = token_tile * token_row_bytes;
 constexpr int weight_bytes = row_tile / tile_rows * tile_bytes;
-static_assert(token_bytes % 1024 == 0 && consumers * staged_rows == row_tile);
+static_assert(sizeof(Tile) == 16 && token_bytes % 1024 == 0 && consumers * staged_rows == row_tile);
 
 // Shared memory: tokens of all stages (each at a multiple of 1024), staging of the consumers, weights,
 // barriers.
 constexpr int staging_at = stages * token_bytes;
 constexpr int weights_begin = staging_at + consumers * staging_bytes;
 constexpr int barriers_at = weights_begin + stages * weight_bytes;
-constexpr int shared_bytes = barriers_at + 2 * stages * 8 + 1024;  // the last for the alignment
+constexpr int tiles_at = barriers_at + 2 * stages * 8;
+constexpr int shared_bytes = tiles_at + (stages + 1) * 16 + 1024;  // the last for the alignment
+
+// Named barriers.
+constexpr int consumer_barrier = 1;  // and the next one
+constexpr int producer_barrier = consumer_barrier + consumers;
 
 /// A place in the ring: a stage, and the parity of the round.
 struct Place {
@@ -57,6 +62,9 @@ struct Ring {
     return base + static_cast<std::uint32_t>(barriers_at + stage * 8);
   }
   __device__ std::uint32_t empty(int stage) const { return full(stage + stages); }
+  /// The tile that begins in a stage, and the one that the producers turn to next.
+  __device__ std::uint32_t tile(int stage) const { return base + static_cast<std::uint32_t>(tiles_at + stage * 16); }
+  __device__ std::uint32_t next() const { return tile(stages); }
 };
 
 __device__ inline void wait_for(std::uint32_t barrier, std::uint32_t parity) {
@@ -64,102 +72,157 @@ __device__ inline void wait_for(std::uint32_t barrier, std::uint32_t parity) {
   }
 }
 
+__device__ inline void store_description(std::uint32_t to, const Tile& tile) {
+  store_shared16(to, make_int4(tile.first, tile.count, tile.row, tile.expert));
+}
+__device__ inline Tile load_description(std::uint32_t from) {
+  const uint4 v = load_shared16(from);
+  return {.first = static_cast<int>(v.x),
+          .count = static_cast<int>(v.y),
+          .row = static_cast<int>(v.z),
+          .expert = static_cast<int>(v.w)};
+}
+
 /// Fills the ring for all tiles of this block.
-__device__ void produce(const Product& p, const TileWalk<row_tile>& walk, const Ring& ring, int thread) {
+__device__ void produce(const Product& p, const Ring& ring, int thread) {
   constexpr int rows_apart = warpgroup / 8;  // a thread copies the same piece of every 16th token
-  constexpr int copies = token_tile / rows_apart;
+  constexpr int token_copies = token_tile / rows_apart;
+  constexpr int tile_pieces = tile_bytes / 16;
+  constexpr int weight_copies = (weight_bytes / 16 + warpgroup - 1) / warpgroup;
   const int piece = thread % 8;
   const std::uint32_t to = piece_offset(thread / 8, piece);
-  const auto columns = static_cast<std::size_t>(p.groups * tile_columns);
+  const int row_pieces = p.groups * (tile_columns / 8);
+  const int blocks = static_cast<int>(gridDim.x);
+  int index = static_cast<int>(blockIdx.x);
   Place place;
-  for (int index = static_cast<int>(blockIdx.x); index < walk.count(); index += static_cast<int>(gridDim.x)) {
-    const auto tile = walk.at(index);
-    int from[copies];  // the row of x; offsets, as pointers would be twice the registers
+  Tile tile = tile_at<row_tile>(p, index);
+  while (tile.count > 0) {
+    Tile next{};
+    if (p.queue != nullptr && thread == 0) next = tile_at<row_tile>(p, blocks + atomicAdd(p.queue, 1));
+
+    // Offsets in pieces and in bytes, as pointers would be twice the registers; -1: not there.
+    int from[token_copies];
 #pragma unroll
-    for (int i = 0; i < copies; ++i) {
+    for (int i = 0; i < token_copies; ++i) {
       const int token = thread / 8 + rows_apart * i;
-      from[i] = token < tile.tokens.count ? source_row(p, tile.tokens.first + token) : -1;
+      from[i] = token < tile.count ? source_row(p, tile.first + token) * row_pieces : -1;
     }
-    const __half* x = p.x + piece * 8;
-    const int tiles = min(row_tile, p.rows - tile.row) / tile_rows;
-    const std::byte* weights = weights_at(p, tile.tokens.expert, tile.row + thread % 16 * tile_rows, 0);
+    int codes[weight_copies];
+#pragma unroll
+    for (int i = 0; i < weight_copies; ++i) {
+      const int at = thread + i * warpgroup;
+      const int strip = at / tile_pieces;
+      const bool inside = at < weight_bytes / 16 && tile.row + strip * tile_rows < p.rows;
+      codes[i] = inside ? strip * p.groups * tile_bytes + at % tile_pieces * 16 : -1;
+    }
+    const auto* x = reinterpret_cast<const uint4*>(p.x) + piece;
+    const std::byte* weights = weights_at(p, tile.expert, tile.row, 0);
+    wait_for(ring.empty(place.stage), place.parity ^ 1);
+    if (thread == 0) store_description(ring.tile(place.stage), tile);
 #pragma unroll 1
     for (int group = 0; group < p.groups; ++group) {
       wait_for(ring.empty(place.stage), place.parity ^ 1);
-      const std::uint32_t full = ring.full(place.stage);
-      if (thread < 32) {
-        if (thread == 0) barrier_expect(full, static_cast<std::uint32_t>(tiles * tile_bytes));
-        __syncwarp();
-        if (thread < tiles)
-          bulk_copy(ring.weights(place.stage) + static_cast<std::uint32_t>(thread * tile_bytes),
-                    weights + static_cast<std::size_t>(group) * tile_bytes, tile_bytes, full);
+#pragma unroll
+      for (int i = 0; i < weight_copies; ++i) {
+        if (codes[i] >= 0)
+          copy16(ring.weights(place.stage) + static_cast<std::uint32_t>((thread + i * warpgroup) * 16), weights + codes[i]);
       }
       const std::uint32_t tokens = ring.tokens(place.stage) + to;
 #pragma unroll
-      for (int i = 0; i < copies; ++i) {
+      for (int i = 0; i < token_copies; ++i) {
         if (from[i] >= 0)
           copy16(tokens + static_cast<std::uint32_t>(i * rows_apart * token_row_bytes),
-                 x + static_cast<std::size_t>(from[i]) * columns);
+                 x + from[i]);
       }
-      barrier_arrive_after_copies(full);
-      x += tile_columns;
+      barrier_arrive_after_copies(ring.full(place.stage));
+      if (thread == 0) barrier_arrive(ring.full(place.stage));  // after the description, which it makes visible
+      x += tile_columns / 8;
+      weights += tile_bytes;
       place.advance();
     }
+
+    // The next tile: the one after as many as there are blocks, or the first that no block has taken.
+    if (p.queue == nullptr) {
+      index += blocks;
+      next = tile_at<row_tile>(p, index);
+    } else {
+      if (thread == 0) store_description(ring.next(), next);
+      sync_threads(producer_barrier, warpgroup);
+      next = load_description(ring.next());
+      sync_threads(producer_barrier, warpgroup);
+    }
+    tile = next;
+  }
+
+  // Behind the last tile: one without tokens.
+  wait_for(ring.empty(place.stage), place.parity ^ 1);
+  barrier_arrive_after_copies(ring.full(place.stage));
+  if (thread == 0) {
+    store_description(ring.tile(place.stage), tile);
+    barrier_arrive(ring.full(place.stage));
+    // The last block to end leaves the counters as they were.
+    if (p.queue != nullptr && atomicInc(reinterpret_cast<unsigned*>(p.queue + 1), gridDim.x - 1) == gridDim.x - 1)
+      atomicExch(p.queue, 0);
   }
 }
 
 using Sums = float[2][token_tile / 8][4];  // two times 64 rows of a warpgroup
 
-/// Adds up a tile's products for the first n tokens.
+/// Adds up a tile's products for the first n tokens. The first stage is full.
 template <int n>
-__device__ inline void multiply(int groups, const Ring& ring, Place& place, int first_strip, int lane,
-                                Sums& d) {
+__device__ inline void multiply(int groups, const Ring& ring, Place& place, int first_strip, int lane, Sums& d) {
   std::uint32_t a[2][4][4];
+  const auto words_at = [&](int stage, int i) {
+    return load_tile(ring.weights(stage) + static_cast<std::uint32_t>((first_strip + 4 * i) * tile_bytes), lane);
+  };
+  fence_async_proxy();
+  TileWords words = words_at(place.stage, 0);
   int previous = 0;
 #pragma unroll 1
   for (int group = 0; group < groups; ++group) {
-    wait_for(ring.full(place.stage), place.parity);
-    fence_async_proxy();
-    const std::uint64_t b = describe_rows128(ring.tokens(place.stage));
-    const std::uint32_t weights =
-        ring.weights(place.stage) + static_cast<std::uint32_t>(first_strip * tile_bytes);
+    const int stage = place.stage;
+    const std::uint64_t b = describe_rows128(ring.tokens(stage));
+    place.advance();
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
       // The product before last, which read these registers, has been waited for.
-      unpack_tile(weights + static_cast<std::uint32_t>(i * 4 * tile_bytes), lane, a[i]);
+      unpack_tile(words, a[i]);
       wgmma_fence();
 #pragma unroll
       for (int h = 0; h < 4; ++h) wgmma<n>(d[i], a[i][h], b + static_cast<std::uint64_t>(2 * h));
       wgmma_commit();
+      // The next words are loaded while the tensor cores are at work.
+      if (i == 0) {
+        words = words_at(stage, 1);
+      } else if (group + 1 < groups) {
+        wait_for(ring.full(place.stage), place.parity);
+        fence_async_proxy();
+        words = words_at(place.stage, 0);
+      }
       wgmma_wait<1>();
       if (i == 0 && group > 0 && lane == 0) barrier_arrive(ring.empty(previous));
     }
-    previous = place.stage;
-    place.advance();
+    previous = stage;
   }
   wgmma_wait<0>();
   if (lane == 0) barrier_arrive(ring.empty(previous));
 }
 
-/// One tile, for one warpgroup of consumers.
+/// One tile, for one warpgroup of consumers. The first stage is full.
 template <Epilogue epilogue>
-__device__ void consume(const Product& p, const TileWalk<row_tile>::Tile& tile, const Ring& ring,
-                        Place& place, int group_of_warps, int thread) {
+__device__ void consume(const Product& p, const Tile& tile, const Ring& ring, Place& place, int group_of_warps,
+                        int thread) {
   const int lane = thread % 32;
   const int warp = thread / 32;
   const int first_strip = group_of_warps * (staged_rows / tile_rows) + warp;
   Sums d = {};
-  if (tile.tokens.count > 64) {
+  if (tile.count > 64) {
     multiply<128>(p.groups, ring, place, first_strip, lane, d);
-  } else if (tile.tokens.count > 32) {
+  } else if (tile.count > 32) {
     multiply<64>(p.groups, ring, place, first_strip, lane, d);
   } else {
     multiply<32>(p.groups, ring, place, first_strip, lane, d);
   }
-
-  const std::uint32_t staging =
-      ring.base + static_cast<std::uint32_t>(staging_at + group_of_warps * staging_bytes);
-  const int row = tile.row + group_of_warps * staged_rows;
 #pragma unroll
   for (int i = 0; i < 2; ++i) {
 #pragma unroll
@@ -167,13 +230,33 @@ __device__ void consume(const Product& p, const TileWalk<row_tile>::Tile& tile, 
       // The sums are complete only here: their reads must not move up.
       asm volatile("" : "+f"(d[i][j][0]), "+f"(d[i][j][1]), "+f"(d[i][j][2]), "+f"(d[i][j][3])::"memory");
     }
-    const int strip = i * 4 + warp;
-    finish<epilogue>(p, d[i], tile.tokens, row + strip * tile_rows, strip, 0, staging, lane);
   }
-  if constexpr (epilogue != Epilogue::add) {
-    sync_threads(1 + group_of_warps, warpgroup);
-    drain<epilogue>(p, tile.tokens, row, staging, thread, warpgroup);
-    sync_threads(1 + group_of_warps, warpgroup);
+
+  const std::uint32_t staging =
+      ring.base + static_cast<std::uint32_t>(staging_at + group_of_warps * staging_bytes);
+  const int row = tile.row + group_of_warps * staged_rows;
+  const auto sync = [&] { sync_threads(consumer_barrier + group_of_warps, warpgroup); };
+  if constexpr (epilogue == Epilogue::add) {
+    stage_sums<0>(d[0], warp, staging, lane);
+    stage_sums<0>(d[1], warp + 4, staging, lane);
+    sync();
+    add_staged(p, tile, row, 0, staging, thread, warpgroup);
+    sync();
+    if (tile.count <= added_tokens) return;
+    stage_sums<added_tokens / 8>(d[0], warp, staging, lane);
+    stage_sums<added_tokens / 8>(d[1], warp + 4, staging, lane);
+    sync();
+    add_staged(p, tile, row, added_tokens, staging, thread, warpgroup);
+    sync();
+  } else {
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      const int strip = i * 4 + warp;
+      finish<epilogue>(p, d[i], tile, row + strip * tile_rows, strip, 0, staging, lane);
+    }
+    sync();
+    drain<epilogue>(p, tile, row, staging, thread, warpgroup);
+    sync();
   }
 }
 
@@ -186,28 +269,24 @@ __global__ void __launch_bounds__(threads, 1) product_kernel(const __grid_consta
   const int role = __shfl_sync(~0U, static_cast<int>(threadIdx.x) / warpgroup, 0);  // the same in a warp
   if (threadIdx.x == 0) {
     for (int stage = 0; stage < stages; ++stage) {
-      barrier_init(ring.full(stage), warpgroup + 1);  // every producer's copies, and the bulk copies
+      barrier_init(ring.full(stage), warpgroup + 1);  // every producer's copies, and the tile's description
       barrier_init(ring.empty(stage), consumers * warpgroup / 32);  // every consumer warp
     }
     barrier_init_fence();
   }
   __syncthreads();
 
-  const TileWalk<row_tile> walk(p);
   if (role == consumers) {
     give_registers<56>();
-    produce(p, walk, ring, thread);
+    produce(p, ring, thread);
     return;
   }
   take_registers<224>();
   Place place;
-  int index = static_cast<int>(blockIdx.x);
-  if (index >= walk.count()) return;
-  auto next = walk.at(index);
-  while (index < walk.count()) {
-    const auto tile = next;
-    index += static_cast<int>(gridDim.x);
-    if (index < walk.count()) next = walk.at(index);  // long before it is needed
+  while (true) {
+    wait_for(ring.full(place.stage), place.parity);
+    const Tile tile = load_description(ring.tile(place.stage));
+    if (tile.count == 0) break;
     consume<epilogue>(p, tile, ring, place, role, thread);
   }
 #endif

@@ -11,7 +11,8 @@ namespace {
 
 constexpr int top = Shape::experts_per_token;
 constexpr int block_tokens = 64;
-constexpr int threads = 256;
+constexpr int choose_threads = 512;
+constexpr int threads = 256;  // of the second kernel: one for an expert
 
 /// An unsigned number above 0 that is ordered like the float; -0 is as 0, and what is not a number is
 /// smallest.
@@ -25,16 +26,16 @@ __device__ inline std::uint32_t warp_max(std::uint32_t value) { return __reduce_
 __device__ inline int warp_min(int value) { return __reduce_min_sync(~0U, value); }
 
 template <int experts>
-__global__ void __launch_bounds__(threads) choose_kernel(const float* logits, int tokens, Routes routes) {
+__global__ void __launch_bounds__(choose_threads) choose_kernel(const float* logits, int tokens, Routes routes) {
   constexpr int held = experts / 32;  // by a lane
   __shared__ int counts[experts];
-  for (int e = static_cast<int>(threadIdx.x); e < experts; e += threads) counts[e] = 0;
+  for (int e = static_cast<int>(threadIdx.x); e < experts; e += choose_threads) counts[e] = 0;
   __syncthreads();
 
   const int lane = static_cast<int>(threadIdx.x) % 32;
   const int first = static_cast<int>(blockIdx.x) * block_tokens;
   const int last = min(first + block_tokens, tokens);
-  for (int token = first + static_cast<int>(threadIdx.x) / 32; token < last; token += threads / 32) {
+  for (int token = first + static_cast<int>(threadIdx.x) / 32; token < last; token += choose_threads / 32) {
     const float* row = logits + static_cast<std::size_t>(token) * (experts + 1);
     std::uint32_t keys[held];
 #pragma unroll
@@ -78,7 +79,7 @@ __global__ void __launch_bounds__(threads) choose_kernel(const float* logits, in
     }
   }
   __syncthreads();
-  for (int e = static_cast<int>(threadIdx.x); e < experts; e += threads)
+  for (int e = static_cast<int>(threadIdx.x); e < experts; e += choose_threads)
     routes.counts[static_cast<std::size_t>(blockIdx.x) * experts + e] = counts[e];
 }
 
@@ -112,7 +113,7 @@ __global__ void __launch_bounds__(threads) place_kernel(int tokens, Routes route
   int total = 0;   // and of all
   if (thread < experts) {
     who[thread] = 0;
-#pragma unroll 8
+#pragma unroll 16
     for (int b = 0; b < static_cast<int>(gridDim.x); ++b) {
       const int count = routes.counts[static_cast<std::size_t>(b) * experts + thread];
       total += count;
@@ -144,13 +145,14 @@ __global__ void __launch_bounds__(threads) place_kernel(int tokens, Routes route
                                       .count = min(token_tile, total - i * token_tile)};
     }
     if (thread == threads - 1) *routes.tile_count = first_tile + tiles;
+    if (thread < 2) routes.queue[thread] = 0;
   }
 }
 
 template <int experts>
 void launch(const float* logits, int tokens, const Routes& routes, cudaStream_t stream) {
   const auto blocks = static_cast<unsigned>((tokens + block_tokens - 1) / block_tokens);
-  choose_kernel<experts><<<blocks, threads, 0, stream>>>(logits, tokens, routes);
+  choose_kernel<experts><<<blocks, choose_threads, 0, stream>>>(logits, tokens, routes);
   check(cudaGetLastError(), "launching the choice of experts");
   place_kernel<experts><<<blocks, threads, 0, stream>>>(tokens, routes);
   check(cudaGetLastError(), "launching the ordering of routes");
@@ -183,6 +185,7 @@ Routes carve(Carver& carver, int tokens, int experts) {
   routes.tokens = carver.take<int>(count);
   routes.tiles = carver.take<TokenTile>(static_cast<std::size_t>(max_route_tiles(tokens * top, experts)));
   routes.tile_count = carver.take<int>(1);
+  routes.queue = carver.take<int>(2);
   routes.counts =
       carver.take<int>(static_cast<std::size_t>((tokens + block_tokens - 1) / block_tokens * experts));
   return routes;

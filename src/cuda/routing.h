@@ -12,7 +12,7 @@
 
 namespace calla::cuda {
 
-/// logits [tokens][w.rows] = X W^T to float's accuracy.
+/// logits [tokens][experts + 1] = X W^T to float's accuracy; the last row of w is the shared expert's gate.
 void router_logits(const ByteRows& w, const SplitRows& x, int tokens, float* logits, cudaStream_t stream);
 
 /// The routes of a chunk of tokens, in device memory. Routes are ordered by expert, then by token.
@@ -23,9 +23,10 @@ struct Routes {
   int* tokens = nullptr;     // [routes], whose route it is
   TokenTile* tiles = nullptr;
   int* tile_count = nullptr;
+  int* queue = nullptr;
   int* counts = nullptr;  // [tokens / 64, rounded up][experts], tokens of the 64 that go to the expert
 
-  RouteTiles as_tiles() const { return {.tokens = tokens, .tiles = tiles, .count = tile_count}; }
+  RouteTiles as_tiles() const { return {.tokens = tokens, .tiles = tiles, .count = tile_count, .queue = queue}; }
 };
 
 /// The memory that routes of up to `tokens` tokens take, and routes laid out in it.

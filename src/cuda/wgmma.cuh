@@ -1,5 +1,5 @@
-// PTX of Hopper, one instruction a function: the matrix instruction of a warpgroup, and the barriers and bulk
-// copies that feed it. Only for code that is compiled for sm_90a.
+// PTX of Hopper, one instruction a function: the matrix instruction of a warpgroup, and the barriers that feed
+// it. Only for code that is compiled for sm_90a.
 #pragma once
 #include <cstdint>
 
@@ -16,11 +16,6 @@ __device__ inline void barrier_init_fence() {
 }
 __device__ inline void barrier_arrive(std::uint32_t barrier) {
   asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory");
-}
-/// Arrives, and makes the phase wait for `bytes` of bulk copies.
-__device__ inline void barrier_expect(std::uint32_t barrier, std::uint32_t bytes) {
-  asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes)
-               : "memory");
 }
 /// Arrives when all of this thread's copies of 16 bytes so far have ended.
 __device__ inline void barrier_arrive_after_copies(std::uint32_t barrier) {
@@ -39,16 +34,6 @@ __device__ inline bool barrier_try_wait(std::uint32_t barrier, std::uint32_t par
   return done != 0;
 }
 
-// --- Copies and fences ---
-
-/// Starts a copy of `bytes` (a multiple of 16) from global to shared memory; the barrier counts them.
-__device__ inline void bulk_copy(std::uint32_t to, const void* from, std::uint32_t bytes,
-                                 std::uint32_t barrier) {
-  asm volatile(
-      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(to),
-      "l"(from), "r"(bytes), "r"(barrier)
-      : "memory");
-}
 /// Orders earlier accesses to shared memory by threads before later ones by the asynchronous proxy.
 __device__ inline void fence_async_proxy() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
 

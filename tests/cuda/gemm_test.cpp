@@ -59,7 +59,7 @@ struct RandomMatrices {
   }
   std::uint16_t bias(int expert, int row, int group) const {
     const std::uint64_t h = at(expert, row, 2'000'000 + group);
-    return bf16(-from_bf16(scale(expert, row, group)) * (5 + 3 * static_cast<float>(h & 1023U) / 1024));
+    return bf16(-from_bf16(scale(expert, row, group)) * (7 + static_cast<float>(h & 1023U) / 1024));
   }
   void row_of(int expert, int row, std::vector<double>& w) const {
     w.resize(static_cast<std::size_t>(columns));
