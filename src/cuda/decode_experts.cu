@@ -19,7 +19,7 @@ namespace calla::cuda {
 namespace {
 
 constexpr int top = Shape::experts_per_token;
-constexpr float inner_scale = 1.0F / 64.0F;  // keeps the inner activations in the range of half
+constexpr float inner_factor = 1.0F / 64.0F;  // keeps the inner activations in the range of half
 
 /// The chosen experts, largest logit first, the lower id first among equals.
 struct Choice {
@@ -71,7 +71,7 @@ __device__ Choice choose(const float* logits) {
 /// A row of the router times the normed rows, by a warp; 512 columns at a time.
 template <int K>
 __device__ void route(const ByteRows& router, int expert, const float* gain, const float* x, float* logits,
-                      int rows) {
+                      int first_row, int rows) {
   constexpr int lane_codes = 16;
   constexpr int chunks = K / (warp_threads * lane_codes);
   const int lane = lane_id();
@@ -85,7 +85,7 @@ __device__ void route(const ByteRows& router, int expert, const float* gain, con
   }
   wait_for_predecessor();
   release_successor();
-  for (int row = 0; row < rows; ++row) {
+  for (int row = first_row; row < first_row + rows; ++row) {
     float product = 0;
     float squares = 0;
 #pragma unroll
@@ -114,47 +114,56 @@ __device__ void route(const ByteRows& router, int expert, const float* gain, con
 }
 
 /// Blocks 0 .. tiles of the shared expert have one each; the others have a row of the router a warp.
-template <int K, int NB>
-__global__ __launch_bounds__(Layout<K, NB>::threads, NB == 1 ? 3 : 1) void router_kernel(DeviceLayer layer,
-                                                                                         DecodeState state,
-                                                                                         int rows) {
-  using L = Layout<K, NB>;
+template <int K, int R>
+__global__ __launch_bounds__(Layout<K, R>::threads,
+                             R == 1 ? 1024 / Layout<K, R>::threads
+                                    : 1) void router_kernel(DeviceLayer layer, DecodeState state, int rows) {
+  using L = Layout<K, R>;
+  extern __shared__ __align__(16) unsigned char raw[];
+  auto& shared = *reinterpret_cast<typename L::Shared*>(raw);
   const int tiles = layer.shared_gate_up.rows / tile_rows;
   const int block = static_cast<int>(blockIdx.x);
+  const int first_row = static_cast<int>(blockIdx.y) * R;
+  const int block_rows = rows_of_block<R>(rows);
   if (block >= tiles) {
     const int expert = (block - tiles) * L::warps + warp_id();
     if (expert < layer.router.rows)
-      route<K>(layer.router, expert, layer.post_attention_norm, state.x, state.router, rows);
+      route<K>(layer.router, expert, layer.post_attention_norm, state.x, state.router, first_row, block_rows);
     return;
   }
-  __shared__ float squares[L::warps][L::rows];
   const int channels = layer.shared_gate_up.rows / 2;
-  walk_tiles<K, NB, tile_rows / 2>(
-      layer.shared_gate_up, block, tiles, rows,
-      [&](auto& activations, int part) {
-        float mine[NB] = {};
-        activations.load(part * groups_of_warp, rows,
-                         NormedRows{state.x, layer.post_attention_norm, K, mine});
-        store_squares<NB>(mine, squares[part]);
+  walk_tiles<K, R, tile_rows / 2>(
+      layer.shared_gate_up, shared, block, tiles, block_rows,
+      [&](auto& part, int warp) {
+        const int column = (warp * warp_threads + lane_id()) * 8;
+        NormedColumns<R> normed(layer.post_attention_norm, column);
+        wait_for_predecessor();
+        release_successor();
+        part.fill(block_rows, [&](int row, float(&values)[8]) {
+          normed(state.x + static_cast<std::size_t>(first_row + row) * K + column, row, values);
+        });
+        normed.store(shared.squares[warp]);
       },
       [&](int tile, int channel, int row, auto sum) {
-        const float factor = inverse_rms<L::warps, K>(&squares[0][row], L::rows) / residual_scale;
-        state.shared[row * channels + tile * (tile_rows / 2) + channel] =
+        const float factor = inverse_rms<L::warps, K, R>(shared.squares, row) / residual_scale;
+        state.shared[(first_row + row) * channels + tile * (tile_rows / 2) + channel] =
             silu(sum(channel) * factor) * (sum(channel + tile_rows / 2) * factor);
       });
 }
 
 /// A block has a tile of one of the eight experts of a row.
 template <int K, int Experts>
-__global__ __launch_bounds__(Layout<K, 1>::threads, 3) void gate_up_kernel(DeviceLayer layer,
-                                                                           DecodeState state) {
+__global__ __launch_bounds__(Layout<K, 1>::threads,
+                             1024 / Layout<K, 1>::threads) void gate_up_kernel(DeviceLayer layer,
+                                                                               DecodeState state) {
   using L = Layout<K, 1>;
   const int tile = static_cast<int>(blockIdx.x);
   const int choice = static_cast<int>(blockIdx.y);
   const int row = static_cast<int>(blockIdx.z);
   const int part = warp_id();
-  __shared__ float squares[L::warps][L::rows];
-  __shared__ float partials[L::warps][L::partial];
+  const int column = (part * warp_threads + lane_id()) * 8;
+  __shared__ __align__(16) typename L::Shared shared;
+  NormedColumns<1> normed(layer.post_attention_norm, column);
   wait_for_predecessor();
   release_successor();
 
@@ -170,32 +179,22 @@ __global__ __launch_bounds__(Layout<K, 1>::threads, 3) void gate_up_kernel(Devic
   weights.load(stack.data + (static_cast<std::size_t>(expert) * (stack.rows / tile_rows) + tile) * row_bytes +
                part * groups_of_warp * tile_bytes);
 
-  Activations<groups_of_warp, 1> x;
-  float mine[1] = {};
-  x.load(part * groups_of_warp, 1,
-         NormedRows{state.x + static_cast<std::size_t>(row) * K, layer.post_attention_norm, K, mine});
-  store_squares<1>(mine, squares[part]);
+  shared.parts[part].fill(1, [&](int, float(&values)[8]) {
+    normed(state.x + static_cast<std::size_t>(row) * K + column, 0, values);
+  });
+  normed.store(shared.squares[part]);
   TileProduct<1> product;
-  product.add(weights, x);
-  product.store(partials[part]);
+  product.add(weights, shared.parts[part]);
+  product.store(shared.partials[0][part]);
   __syncthreads();
   const int channel = static_cast<int>(threadIdx.x);
   if (channel >= tile_rows / 2) return;
-  const float factor = inverse_rms<L::warps, K>(&squares[0][0], L::rows) / residual_scale;
-  const auto sum = [&](int r) { return sum_partials<L::warps>(&partials[0][r * L::rows], L::partial); };
+  const float factor = inverse_rms<L::warps, K, 1>(shared.squares, 0) / residual_scale;
+  const auto sum = [&](int r) { return sum_partials<L::warps>(&shared.partials[0][0][r], L::partial); };
   const int channels = stack.rows / 2;
   state.inner[(row * top + choice) * channels + tile * (tile_rows / 2) + channel] =
       silu(sum(channel) * factor) * (sum(channel + tile_rows / 2) * factor);
 }
-
-/// Inner activations of one expert.
-struct InnerRow {
-  const float* inner;
-  __device__ float2 operator()(int, int k) const {
-    const float2 value = *reinterpret_cast<const float2*>(inner + k);
-    return {value.x * inner_scale, value.y * inner_scale};
-  }
-};
 
 /// How the warps of a block share the columns of a down projection.
 template <int K>
@@ -209,18 +208,22 @@ struct DownParts {
 template <int K>
 struct DownPart {
   using P = DownParts<K>;
+  using Part = Activations<P::groups_of_part, 1>;
   TilePart<P::groups_of_part> weights;
 
   __device__ void load(const std::byte* matrix, int tile, int part) {
     weights.load(matrix +
                  (static_cast<std::size_t>(tile) * P::groups + part * P::groups_of_part) * tile_bytes);
   }
-  __device__ void multiply(const float* inner, int part, float share, float* partial) const {
-    Activations<P::groups_of_part, 1> x;
-    x.load(part * P::groups_of_part, 1, InnerRow{inner});
+  __device__ void multiply(Part& x, const float* inner, int part, float share, float* partial) const {
+    x.fill(1, [&](int, float(&values)[8]) {
+      load8(inner + (part * P::groups_of_part * tile_columns + lane_id() * 8), values);
+#pragma unroll
+      for (float& value : values) value *= inner_factor;
+    });
     TileProduct<1> product;
     product.add(weights, x);
-    const float factor = share / inner_scale;
+    const float factor = share / inner_factor;
     product.value[0][0] *= factor;
     product.value[0][1] *= factor;
     product.store(partial);
@@ -239,14 +242,17 @@ __global__ __launch_bounds__(down_warps<Model>() * warp_threads, 1) void down_ke
                                                                                      DecodeState state) {
   constexpr Shape S = Model::shape;
   using Routed = DownParts<S.expert_hidden>;
-  constexpr int partial_floats = tile_rows * block_rows;
+  constexpr int routed_warps = top * Routed::warps;
   const int tile = static_cast<int>(blockIdx.x);
   const int row = static_cast<int>(blockIdx.y);
   const int warp = warp_id();
-  __shared__ float partials[down_warps<Model>()][partial_floats];
+  __shared__ float partials[down_warps<Model>()][tile_rows];
+  __shared__ __align__(16) typename DownPart<S.expert_hidden>::Part routed[routed_warps];
+  __shared__ __align__(16)
+      typename DownPart<S.shared_expert_hidden>::Part common[down_warps<Model>() - routed_warps];
 
   const float* const logits = state.router + row * (S.experts + 1);
-  if (warp < top * Routed::warps) {
+  if (warp < routed_warps) {
     const Choice chosen = choose<S.experts>(logits);
     const int mine = warp / Routed::warps;
     const int part = warp % Routed::warps;
@@ -263,21 +269,22 @@ __global__ __launch_bounds__(down_warps<Model>() * warp_threads, 1) void down_ke
     down.load(layer.expert_down.data + expert * tiled_bytes(S.hidden, S.expert_hidden), tile, part);
     wait_for_predecessor();
     release_successor();
-    down.multiply(state.inner + (row * top + mine) * S.expert_hidden, part, share, partials[warp]);
+    down.multiply(routed[warp], state.inner + (row * top + mine) * S.expert_hidden, part, share,
+                  partials[warp]);
   } else {
-    const int part = warp - top * Routed::warps;
+    const int part = warp - routed_warps;
     DownPart<S.shared_expert_hidden> down;
     down.load(layer.shared_down.data, tile, part);
     wait_for_predecessor();
     release_successor();
-    down.multiply(state.shared + row * S.shared_expert_hidden, part, sigmoid(logits[S.experts]),
+    down.multiply(common[part], state.shared + row * S.shared_expert_hidden, part, sigmoid(logits[S.experts]),
                   partials[warp]);
   }
   __syncthreads();
   const int r = static_cast<int>(threadIdx.x);
   if (r < tile_rows)
     state.x[static_cast<std::size_t>(row) * S.hidden + tile * tile_rows + r] +=
-        sum_partials<down_warps<Model>()>(&partials[0][r * block_rows], partial_floats);
+        sum_partials<down_warps<Model>()>(&partials[0][r], tile_rows);
 }
 
 }  // namespace
@@ -286,12 +293,13 @@ template <class Model>
 void decode_experts(cudaStream_t stream, const DeviceLayer& layer, const DecodeState& state, int rows) {
   constexpr Shape S = Model::shape;
   const auto count = static_cast<unsigned>(rows);
-  with_row_blocks(rows, [&](auto nb) {
-    using L = Layout<S.hidden, nb()>;
+  with_block_rows(rows, [&](auto r, unsigned row_blocks) {
+    using L = Layout<S.hidden, r()>;
     constexpr int router_blocks = (S.experts + 1 + L::warps - 1) / L::warps;
     const int tiles = layer.shared_gate_up.rows / tile_rows;
-    launch_chained(stream, {dim3(static_cast<unsigned>(tiles + router_blocks)), L::threads},
-                   router_kernel<S.hidden, nb()>, layer, state, rows);
+    launch_large(
+        stream, {dim3(static_cast<unsigned>(tiles + router_blocks), row_blocks), L::threads, L::shared_bytes},
+        router_kernel<S.hidden, r()>, layer, state, rows);
   });
   launch_chained(stream, {dim3(2 * S.expert_hidden / tile_rows, top, count), Layout<S.hidden, 1>::threads},
                  gate_up_kernel<S.hidden, S.experts>, layer, state);

@@ -15,76 +15,89 @@
 namespace calla::cuda {
 namespace {
 
-template <int K, int NB, bool Head>
-__global__ __launch_bounds__(Layout<K, NB>::threads,
-                             NB == 1 ? 3 : 1) void project_kernel(Tiles w, const float* gain, const float* x,
-                                                                  float* out, int columns, const int* slots,
-                                                                  int rows) {
-  using L = Layout<K, NB>;
-  __shared__ float squares[L::warps][L::rows];
-  walk_tiles<K, NB, tile_rows>(
-      w, static_cast<int>(blockIdx.x), static_cast<int>(gridDim.x), rows,
-      [&](auto& activations, int part) {
-        float mine[NB] = {};
-        activations.load(part * groups_of_warp, rows, NormedRows{x, gain, K, mine});
-        store_squares<NB>(mine, squares[part]);
+template <int K, int R, bool Head>
+__global__ __launch_bounds__(Layout<K, R>::threads,
+                             R == 1 ? 1024 / Layout<K, R>::threads
+                                    : 1) void project_kernel(Tiles w, const float* gain, const float* x,
+                                                             float* out, int columns, const int* slots,
+                                                             int rows) {
+  using L = Layout<K, R>;
+  extern __shared__ __align__(16) unsigned char raw[];
+  auto& shared = *reinterpret_cast<typename L::Shared*>(raw);
+  const int first_row = static_cast<int>(blockIdx.y) * R;
+  const int block_rows = rows_of_block<R>(rows);
+  walk_tiles<K, R, tile_rows>(
+      w, shared, static_cast<int>(blockIdx.x), static_cast<int>(gridDim.x), block_rows,
+      [&](auto& part, int warp) {
+        const int column = (warp * warp_threads + lane_id()) * 8;
+        NormedColumns<R> normed(gain, column);
+        wait_for_predecessor();
+        release_successor();
+        part.fill(block_rows, [&](int row, float(&values)[8]) {
+          normed(x + static_cast<std::size_t>(first_row + row) * K + column, row, values);
+        });
+        normed.store(shared.squares[warp]);
       },
       [&](int tile, int r, int row, auto sum) {
-        const int out_row = Head ? slots[row] : row;
+        const int out_row = Head ? slots[first_row + row] : first_row + row;
         if (Head && out_row < 0) return;
         out[static_cast<std::size_t>(out_row) * columns + tile * tile_rows + r] =
-            sum(r) * (inverse_rms<L::warps, K>(&squares[0][row], L::rows) / residual_scale);
+            sum(r) * (inverse_rms<L::warps, K, R>(shared.squares, row) / residual_scale);
       });
 }
 
-/// The mixer's output; DeltaNet's times 1 / rms of its head.
-template <int Heads>
-struct MixedRows {
-  const float* mixed;
-  const float* squares;  // [rows][heads][4]; unused where Heads is 0
-  int columns;
-
-  __device__ float2 operator()(int row, int k) const {
-    float2 value = *reinterpret_cast<const float2*>(mixed + row * columns + k);
-    if constexpr (Heads > 0) {
-      const float4 s = reinterpret_cast<const float4*>(squares)[row * Heads + k / Shape::delta_head_dim];
-      const float factor = 1.0F / sqrtf((s.x + s.y + s.z + s.w) / Shape::delta_head_dim + rms_norm_epsilon);
-      value.x *= factor;
-      value.y *= factor;
-    }
-    return value;
-  }
-};
-
-template <int K, int NB, int Heads>
-__global__ __launch_bounds__(Layout<K, NB>::threads, 1) void output_kernel(Tiles w, const float* mixed,
-                                                                           const float* squares, float* x,
-                                                                           int hidden, int rows) {
-  walk_tiles<K, NB, tile_rows>(
-      w, static_cast<int>(blockIdx.x), static_cast<int>(gridDim.x), rows,
-      [&](auto& activations, int part) {
-        activations.load(part * groups_of_warp, rows, MixedRows<Heads>{mixed, squares, K});
+template <int K, int R, int Heads>
+__global__ __launch_bounds__(Layout<K, R>::threads, 1) void output_kernel(Tiles w, const float* mixed,
+                                                                          const float* squares, float* x,
+                                                                          int hidden, int rows) {
+  using L = Layout<K, R>;
+  extern __shared__ __align__(16) unsigned char raw[];
+  auto& shared = *reinterpret_cast<typename L::Shared*>(raw);
+  const int first_row = static_cast<int>(blockIdx.y) * R;
+  const int block_rows = rows_of_block<R>(rows);
+  walk_tiles<K, R, tile_rows>(
+      w, shared, static_cast<int>(blockIdx.x), static_cast<int>(gridDim.x), block_rows,
+      [&](auto& part, int warp) {
+        const int column = (warp * warp_threads + lane_id()) * 8;
+        wait_for_predecessor();
+        release_successor();
+        part.fill(block_rows, [&](int row, float(&values)[8]) {
+          load8(mixed + static_cast<std::size_t>(first_row + row) * K + column, values);
+          if constexpr (Heads > 0) {
+            const int head = column / Shape::delta_head_dim;
+            const float4 s = reinterpret_cast<const float4*>(squares)[(first_row + row) * Heads + head];
+            const float factor =
+                1.0F / sqrtf((s.x + s.y + s.z + s.w) / Shape::delta_head_dim + rms_norm_epsilon);
+#pragma unroll
+            for (float& value : values) value *= factor;
+          }
+        });
       },
       [&](int tile, int r, int row, auto sum) {
-        x[static_cast<std::size_t>(row) * hidden + tile * tile_rows + r] += sum(r);
+        x[static_cast<std::size_t>(first_row + row) * hidden + tile * tile_rows + r] += sum(r);
       });
 }
 
-constexpr int batch_blocks = 132;
-constexpr int head_blocks = 396;
+/// With one row a block multiplies one tile, read before the predecessor ends; with more, what it knows of
+/// the activations serves several.
+unsigned tile_blocks(int tiles, int block_rows) {
+  constexpr int batch_blocks = 264;
+  return static_cast<unsigned>(block_rows == 1 ? tiles : std::min(tiles, batch_blocks));
+}
+
+constexpr int head_blocks = 528;
 
 }  // namespace
 
 template <class Model>
 void decode_project(cudaStream_t stream, const DeviceLayer& layer, const DecodeState& state, int rows) {
-  constexpr Shape S = Model::shape;
-  with_row_blocks(rows, [&](auto nb) {
-    const int columns = layer.in.rows;
-    launch_chained(
-        stream,
-        {dim3(blocks_for(layer.in.rows / tile_rows, nb(), batch_blocks)), Layout<S.hidden, nb()>::threads},
-        project_kernel<S.hidden, nb(), false>, layer.in, layer.input_norm, state.x, state.projected, columns,
-        state.slots, rows);
+  constexpr int K = Model::shape.hidden;
+  with_block_rows(rows, [&](auto r, unsigned row_blocks) {
+    using L = Layout<K, r()>;
+    launch_large(stream,
+                 {dim3(tile_blocks(layer.in.rows / tile_rows, r()), row_blocks), L::threads, L::shared_bytes},
+                 project_kernel<K, r(), false>, layer.in, layer.input_norm, state.x, state.projected,
+                 layer.in.rows, state.slots, rows);
   });
 }
 
@@ -92,16 +105,17 @@ template <class Model>
 void decode_output(cudaStream_t stream, const DeviceLayer& layer, bool is_attention, const DecodeState& state,
                    int rows) {
   constexpr Shape S = Model::shape;
-  with_row_blocks(rows, [&](auto nb) {
-    const dim3 blocks(static_cast<unsigned>(layer.out.rows / tile_rows));
+  with_block_rows(rows, [&](auto r, unsigned row_blocks) {
+    const dim3 blocks(static_cast<unsigned>(layer.out.rows / tile_rows), row_blocks);
     if (is_attention) {
-      launch_chained(stream, {blocks, Layout<S.attention_dim(), nb()>::threads},
-                     output_kernel<S.attention_dim(), nb(), 0>, layer.out, state.mixed, state.squares,
-                     state.x, S.hidden, rows);
+      using L = Layout<S.attention_dim(), r()>;
+      launch_large(stream, {blocks, L::threads, L::shared_bytes}, output_kernel<S.attention_dim(), r(), 0>,
+                   layer.out, state.mixed, state.squares, state.x, S.hidden, rows);
     } else {
-      launch_chained(stream, {blocks, Layout<S.delta_value_dim(), nb()>::threads},
-                     output_kernel<S.delta_value_dim(), nb(), S.delta_value_heads>, layer.out, state.mixed,
-                     state.squares, state.x, S.hidden, rows);
+      using L = Layout<S.delta_value_dim(), r()>;
+      launch_large(stream, {blocks, L::threads, L::shared_bytes},
+                   output_kernel<S.delta_value_dim(), r(), S.delta_value_heads>, layer.out, state.mixed,
+                   state.squares, state.x, S.hidden, rows);
     }
   });
 }
@@ -109,11 +123,13 @@ void decode_output(cudaStream_t stream, const DeviceLayer& layer, bool is_attent
 template <class Model>
 void decode_head(cudaStream_t stream, const DeviceWeights& weights, const DecodeState& state, int rows) {
   constexpr Shape S = Model::shape;
-  with_row_blocks(rows, [&](auto nb) {
+  with_block_rows(rows, [&](auto r, unsigned row_blocks) {
+    using L = Layout<S.hidden, r()>;
     const int tiles = weights.head.rows / tile_rows;
-    launch_chained(
-        stream, {dim3(static_cast<unsigned>(std::min(tiles, head_blocks))), Layout<S.hidden, nb()>::threads},
-        project_kernel<S.hidden, nb(), true>, weights.head, weights.norm, state.x, state.logits, S.vocabulary,
+    launch_large(
+        stream,
+        {dim3(static_cast<unsigned>(std::min(tiles, head_blocks)), row_blocks), L::threads, L::shared_bytes},
+        project_kernel<S.hidden, r(), true>, weights.head, weights.norm, state.x, state.logits, S.vocabulary,
         state.slots, rows);
   });
 }

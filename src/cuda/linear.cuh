@@ -43,96 +43,120 @@ struct TilePart {
   }
 };
 
-/// What a warp has of the activations: G groups of 64 columns, 4 NB rows, as fragments of the B operand. A
-/// thread holds column lane / 4: row 4 nb + lane / 8, its high half in even columns, its low half in odd
-/// ones.
-template <int G, int NB>
+/// What a warp has of the activations, in shared memory: G groups of 64 columns of R rows, as fragments of
+/// the B operand, and their sums. A row takes the columns 2 r (high halves) and 2 r + 1 (low halves) of the
+/// instruction.
+template <int G, int R>
 struct Activations {
-  std::uint32_t b[G][NB][4][2];
-  float sums[G][NB];  // over a group, of row 4 nb + lane % 4
+  static constexpr int row_blocks = (R + block_rows - 1) / block_rows;
+  static constexpr int lanes = 8 * G;          // that have columns, eight neighbours each
+  static constexpr int group_words = 64 + 8;   // the padding keeps lanes off each other's banks
+  std::uint32_t fragments[R][G][group_words];  // [half][lane % 4][word of the fragment]
+  float sums[R][G];
 
-  /// source(row, column) gives two neighbours of a row, within the range of half; column is even. Rows from
-  /// `rows` on are zero.
+  /// The warp fills it: source(row) gives a thread its eight columns from 8 * lane on, within the range of
+  /// half; it is asked for all rows of a block of four before any is used, so that their loads overlap. Rows
+  /// from `rows` on are those of the last one.
   template <class Source>
-  __device__ void load(int first_group, int rows, Source source) {
-    const int column = lane_id() / 4;
-    const int t = lane_id() % 4;
-    const bool low = (column & 1) != 0;
+  __device__ void fill(int rows, Source source) {
+    constexpr int together = R < block_rows ? R : block_rows;
+    const bool mine = lane_id() < lanes;
+    for (int first = 0; first < R; first += together) {
+      float values[together][8] = {};
 #pragma unroll
-    for (int i = 0; i < G; ++i) {
-#pragma unroll
-      for (int nb = 0; nb < NB; ++nb) {
-        const int row = block_rows * nb + column / 2;
-#pragma unroll
-        for (int h = 0; h < 4; ++h) {
-#pragma unroll
-          for (int half = 0; half < 2; ++half) {
-            const int k = (first_group + i) * tile_columns + 16 * h + 8 * half + 2 * t;
-            b[i][nb][h][half] = row < rows ? split(source(row, k), low) : 0;
-          }
-        }
-        sum(i, nb);
+      for (int r = 0; r < together; ++r) {
+        if (mine) source(min(first + r, rows - 1), values[r]);
       }
+#pragma unroll
+      for (int r = 0; r < together; ++r) store(first + r, values[r]);
     }
+    __syncwarp();
+  }
+
+  /// Both registers of each of a group's four instructions.
+  __device__ void load(int group, int row_block, std::uint32_t (&b)[8]) const {
+    const int column = lane_id() / 4;
+    const int row = block_rows * row_block + column / 2;
+    uint4 low{};
+    uint4 high{};
+    if (row < R) {
+      const auto* at =
+          reinterpret_cast<const uint4*>(&fragments[row][group][(column % 2) * 32 + lane_id() % 4 * 8]);
+      low = at[0];
+      high = at[1];
+    }
+    b[0] = low.x, b[1] = low.y, b[2] = low.z, b[3] = low.w;
+    b[4] = high.x, b[5] = high.y, b[6] = high.z, b[7] = high.w;
+  }
+  __device__ float sum(int group, int row_block) const {
+    return sums[min(block_rows * row_block + lane_id() % 4, R - 1)][group];
   }
 
  private:
-  static __device__ std::uint32_t split(float2 value, bool low) {
-    const __half2 high = __floats2half2_rn(value.x, value.y);
-    const float2 rounded = __half22float2(high);
-    const __half2 rest =
-        __floats2half2_rn((value.x - rounded.x) * low_factor, (value.y - rounded.y) * low_factor);
-    return as_bits(low ? rest : high);
-  }
-
-  /// The columns' sums, through a matrix of ones: exact, and in the place where the product's bias needs
-  /// them.
-  __device__ void sum(int i, int nb) {
-    const std::uint32_t ones[4] = {0x3C003C00, 0x3C003C00, 0x3C003C00, 0x3C003C00};
-    float d[4] = {};
+  __device__ void store(int row, const float (&values)[8]) {
+    const int lane = lane_id();
+    const int group = lane / 8;
+    float sum = 0;
 #pragma unroll
-    for (int h = 0; h < 4; ++h) mma_16816(d, ones, b[i][nb][h][0], b[i][nb][h][1]);
-    sums[i][nb] = d[0] + d[1] / low_factor;
+    for (int t = 0; t < 4; ++t) {
+      const __half2 high = __floats2half2_rn(values[2 * t], values[2 * t + 1]);
+      const float2 rounded = __half22float2(high);
+      const __half2 low = __floats2half2_rn((values[2 * t] - rounded.x) * low_factor,
+                                            (values[2 * t + 1] - rounded.y) * low_factor);
+      const float2 rest = __half22float2(low);
+      sum += rounded.x + rest.x / low_factor;
+      sum += rounded.y + rest.y / low_factor;
+      if (lane < lanes) {
+        fragments[row][group][t * 8 + lane % 8] = as_bits(high);
+        fragments[row][group][32 + t * 8 + lane % 8] = as_bits(low);
+      }
+    }
+#pragma unroll
+    for (int distance = 1; distance < 8; distance *= 2) sum += __shfl_xor_sync(0xFFFFFFFFU, sum, distance);
+    if (lane < lanes && lane % 8 == 0) sums[row][group] = sum;
   }
 };
 
-/// A warp's part of a tile's product: rows lane / 4 and lane / 4 + 8 of the tile, row 4 nb + lane % 4 of the
+/// A warp's part of a tile's product: rows lane / 4 and lane / 4 + 8 of the tile, row 4 b + lane % 4 of the
 /// activations.
-template <int NB>
+template <int R>
 struct TileProduct {
-  float value[NB][2] = {};
+  static constexpr int row_blocks = (R + block_rows - 1) / block_rows;
+  float value[row_blocks][2] = {};
 
   template <int G>
-  __device__ void add(const TilePart<G>& w, const Activations<G, NB>& x) {
+  __device__ void add(const TilePart<G>& w, const Activations<G, R>& x) {
 #pragma unroll
     for (int i = 0; i < G; ++i) {
-      float d[NB][4] = {};
+      std::uint32_t a[4][4];
       const std::uint32_t words[4] = {w.codes[i].x, w.codes[i].y, w.codes[i].z, w.codes[i].w};
 #pragma unroll
-      for (int h = 0; h < 4; ++h) {
-        std::uint32_t a[4];
-        unpack_codes(words[h], a);
+      for (int h = 0; h < 4; ++h) unpack_codes(words[h], a[h]);
 #pragma unroll
-        for (int nb = 0; nb < NB; ++nb) mma_16816(d[nb], a, x.b[i][nb][h][0], x.b[i][nb][h][1]);
-      }
+      for (int nb = 0; nb < row_blocks; ++nb) {
+        std::uint32_t b[8];
+        x.load(i, nb, b);
+        float d[4] = {};
 #pragma unroll
-      for (int nb = 0; nb < NB; ++nb) {
-        value[nb][0] = fmaf(scale_of(w.scales[i].x), d[nb][0] + d[nb][1] / low_factor,
-                            fmaf(bias_of(w.scales[i].x), x.sums[i][nb], value[nb][0]));
-        value[nb][1] = fmaf(scale_of(w.scales[i].y), d[nb][2] + d[nb][3] / low_factor,
-                            fmaf(bias_of(w.scales[i].y), x.sums[i][nb], value[nb][1]));
+        for (int h = 0; h < 4; ++h) mma_16816(d, a[h], b[2 * h], b[2 * h + 1]);
+        const float sum = x.sum(i, nb);
+        value[nb][0] = fmaf(scale_of(w.scales[i].x), d[0] + d[1] / low_factor,
+                            fmaf(bias_of(w.scales[i].x), sum, value[nb][0]));
+        value[nb][1] = fmaf(scale_of(w.scales[i].y), d[2] + d[3] / low_factor,
+                            fmaf(bias_of(w.scales[i].y), sum, value[nb][1]));
       }
     }
   }
 
-  /// Into the warp's place of the block's partial sums, [16 rows of the tile][4 NB rows of activations].
+  /// Into the warp's place of the block's partial sums, [16 rows of the tile][rows of activations].
   __device__ void store(float* partial) const {
     const int g = lane_id() / 4;
-    const int t = lane_id() % 4;
 #pragma unroll
-    for (int nb = 0; nb < NB; ++nb) {
-      partial[g * block_rows * NB + block_rows * nb + t] = value[nb][0];
-      partial[(g + 8) * block_rows * NB + block_rows * nb + t] = value[nb][1];
+    for (int nb = 0; nb < row_blocks; ++nb) {
+      const int row = block_rows * nb + lane_id() % 4;
+      if (row >= R) continue;
+      partial[g * R + row] = value[nb][0];
+      partial[(g + 8) * R + row] = value[nb][1];
     }
   }
 };
@@ -151,6 +175,14 @@ __device__ inline float sum_of_warp(float value) {
   for (int distance = warp_threads / 2; distance > 0; distance /= 2)
     value += __shfl_xor_sync(0xFFFFFFFFU, value, distance);
   return value;
+}
+
+/// Eight neighbours.
+__device__ inline void load8(const float* at, float (&values)[8]) {
+  const float4 low = reinterpret_cast<const float4*>(at)[0];
+  const float4 high = reinterpret_cast<const float4*>(at)[1];
+  values[0] = low.x, values[1] = low.y, values[2] = low.z, values[3] = low.w;
+  values[4] = high.x, values[5] = high.y, values[6] = high.z, values[7] = high.w;
 }
 
 __device__ inline float sigmoid(float x) { return 1.0F / (1.0F + __expf(-x)); }
