@@ -109,6 +109,7 @@ Prefill<Model>::Prefill(const DeviceWeights& weights, const Sequences& sequences
       sequences_(sequences),
       chunk_(prefill_chunk_tokens(context)),
       attention_(attention_kernel()),
+      delta_kernel_(delta_kernel()),
       stream_(stream),
       memory_(prefill_bytes(Model::shape, context)) {
   // Rows behind the last token are multiplied too, and thrown away: they must be numbers.
@@ -181,7 +182,7 @@ void Prefill<Model>::layer(int index, int slot, int position, int tokens) {
                       .position = position,
                       .y = mixed_,
                       .workspace = delta_},
-                     stream_);
+                     delta_kernel_, stream_);
   }
   project_add(w.out, mixed_, tokens, x_, stream_);
   // x += experts(norm(x))

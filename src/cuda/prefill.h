@@ -43,6 +43,7 @@ class Prefill {
   const Sequences& sequences_;
   int chunk_;
   AttentionKernel attention_;
+  DeltaKernel delta_kernel_;
   cudaStream_t stream_;
   DeviceArray<std::byte> memory_;
   // Workspace of `chunk_` tokens
