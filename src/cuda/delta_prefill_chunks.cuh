@@ -18,30 +18,51 @@ inline constexpr int delta_chunks_threads = 256;
 namespace delta {
 
 inline constexpr int dim = Shape::delta_head_dim;
-inline constexpr int pitch = dim + 8;
-inline constexpr int inverse_pitch = delta_chunk + 4;  // floats
+using Matrix = SharedMatrix<SwizzledRows>;
+
+/// A square of 32 x 32 floats in shared memory. The four-float pieces of a row are exchanged by XOR with its
+/// number mod 8, so that rows, columns and fragments are read without bank conflicts.
+struct Square {
+  static constexpr int size = 32;
+  float* data;
+
+  __device__ float& at(int row, int column) const {
+    return data[row * size + ((column / 4 ^ row % 8) * 4 + column % 4)];
+  }
+  __device__ float2& pair(int row, int column) const { return reinterpret_cast<float2&>(at(row, column)); }
+  /// Four neighbours, the same for all lanes.
+  __device__ float4 four(int row, int column) const {
+    return reinterpret_cast<const float4&>(at(row, column));
+  }
+};
 
 /// Shared memory of a block.
 struct ChunkTiles {
-  // T of the two value heads. Before it, the same memory is Q.
-  alignas(16) float inverse[2][delta_chunk][inverse_pitch];
-  alignas(16) __half k[delta_chunk][pitch];
-  alignas(16) __half v[2][delta_chunk][pitch];
-  alignas(16) float log_decay[2][delta_chunk];  // G
-  alignas(16) float beta[2][delta_chunk];
+  // I + L, then T, of the two value heads, each as the squares X11, X21, X22. Before them, the same memory is
+  // Q.
+  alignas(1024) float inverse[2][3][Square::size * Square::size];
+  alignas(1024) __half k[delta_chunk * dim];
+  alignas(1024) __half v[2][delta_chunk * dim];
+  float log_decay[2][delta_chunk];  // G
+  float beta[2][delta_chunk];
 
-  __device__ SharedMatrix q_matrix() { return {reinterpret_cast<__half*>(inverse), pitch}; }
-  __device__ SharedMatrix k_matrix() { return {&k[0][0], pitch}; }
-  __device__ SharedMatrix v_matrix(int head) { return {&v[head][0][0], pitch}; }
+  __device__ Matrix q_matrix() { return {{shared_address(inverse)}}; }
+  __device__ Matrix k_matrix() { return {{shared_address(k)}}; }
+  __device__ Matrix v_matrix(int head) { return {{shared_address(v[head])}}; }
+  /// Where rows 16 m .. +15 and columns 16 step .. +15 lie; the square's rows and columns are counted from
+  /// its own.
+  __device__ Square square(int head, int m, int step) {
+    return {inverse[head][m < 2 ? 0 : step < 2 ? 1 : 2]};
+  }
 };
-static_assert(sizeof(float[2][delta_chunk][inverse_pitch]) >= sizeof(__half[delta_chunk][pitch]));
+static_assert(sizeof(ChunkTiles::inverse) >= sizeof(ChunkTiles::k));
 
 /// Convolution, SiLU and, for q and k, the L2 norm, in place in shared memory. Warps 2 i and 2 i + 1 have the
 /// first and last 32 tokens of q, k and the two heads of v, and copy them there themselves; a lane computes
 /// four channels.
 template <int key_heads, int value_heads>
 __device__ inline void convolve(const DeltaPrefill& call, ChunkTiles& tiles, int chunk, int key_head) {
-  constexpr int group = 8;  // tokens at a time
+  constexpr int group = 4;  // tokens at a time
   const int lane = static_cast<int>(threadIdx.x % 32);
   const int stream = static_cast<int>(threadIdx.x / 64);
   const int first_row = static_cast<int>(threadIdx.x / 32 % 2) * (delta_chunk / 2);
@@ -49,9 +70,9 @@ __device__ inline void convolve(const DeltaPrefill& call, ChunkTiles& tiles, int
   const int first_channel = stream == 0   ? key_head * dim
                             : stream == 1 ? key_heads * dim + key_head * dim
                                           : 2 * key_heads * dim + (2 * key_head + stream - 2) * dim;
-  __half* const rows = stream == 0   ? tiles.q_matrix().data
-                       : stream == 1 ? tiles.k_matrix().data
-                                     : tiles.v_matrix(stream - 2).data;
+  const SwizzledRows rows = stream == 0   ? tiles.q_matrix().rows
+                            : stream == 1 ? tiles.k_matrix().rows
+                                          : tiles.v_matrix(stream - 2).rows;
   const auto projected = [&](int token, int channel) {
     return call.projected + static_cast<std::size_t>(token) * call.stride + channel;
   };
@@ -59,7 +80,7 @@ __device__ inline void convolve(const DeltaPrefill& call, ChunkTiles& tiles, int
   for (int i = 0; i < delta_chunk / 4; ++i) {  // two rows of 256 bytes at a time
     const int row = 2 * i + lane / 16;
     const bool present = first_token + row < call.tokens;
-    copy_async(shared_address(rows + (first_row + row) * pitch + lane % 16 * 8),
+    copy_async(rows.at(first_row, 0, row, lane % 16),
                projected(present ? first_token + row : 0, first_channel + lane % 16 * 8), present ? 16 : 0);
   }
 
@@ -104,12 +125,14 @@ __device__ inline void convolve(const DeltaPrefill& call, ChunkTiles& tiles, int
   __syncwarp();
 #pragma unroll 1
   for (int row = 0; row < delta_chunk / 2; row += group) {
-    __half* const first = rows + (first_row + row) * pitch;
+    const auto place = [&](int i, int column) {  // of a column of row + i
+      return rows.at(first_row, 0, row + i, column / 8) + column % 8 * 2;
+    };
     float out[group][4];
 #pragma unroll
     for (int i = 0; i < group; ++i) {
       float now[4];
-      widen(*reinterpret_cast<const uint2*>(first + i * pitch + 4 * lane), now);
+      widen(load_shared8(place(i, 4 * lane)), now);
       const bool present = first_token + row + i < call.tokens;
 #pragma unroll
       for (int c = 0; c < 4; ++c) {
@@ -137,19 +160,15 @@ __device__ inline void convolve(const DeltaPrefill& call, ChunkTiles& tiles, int
 #pragma unroll
       for (int i = 0; i < group; ++i) {
         const float factor = rsqrtf(squares[i] + 1e-6F) * scale;
-        *reinterpret_cast<uint2*>(first + i * pitch + 4 * lane) = {
-            pack_half(out[i][0] * factor, out[i][1] * factor),
-            pack_half(out[i][2] * factor, out[i][3] * factor)};
+        store_shared8(place(i, 4 * lane), {pack_half(out[i][0] * factor, out[i][1] * factor),
+                                           pack_half(out[i][2] * factor, out[i][3] * factor)});
       }
     } else {
       __syncwarp();  // other lanes' values lie where these go
 #pragma unroll
       for (int i = 0; i < group; ++i) {
-        const auto store = [&](int column, std::uint32_t two) {
-          *reinterpret_cast<std::uint32_t*>(first + i * pitch + delta_value_place(column)) = two;
-        };
-        store(4 * lane, pack_half(out[i][0], out[i][1]));
-        store(4 * lane + 2, pack_half(out[i][2], out[i][3]));
+        store_shared(place(i, delta_value_place(4 * lane)), pack_half(out[i][0], out[i][1]));
+        store_shared(place(i, delta_value_place(4 * lane + 2)), pack_half(out[i][2], out[i][3]));
       }
     }
   }
@@ -187,15 +206,12 @@ __device__ inline void compute_gates(const DeltaPrefill& call, ChunkTiles& tiles
   tiles.beta[which][2 * lane + 1] = beta[1];
 }
 
-/// Four values that all lanes read.
-__device__ inline float4 broadcast4(const float* at) { return *reinterpret_cast<const float4*>(at); }
-
-/// Row `row`, columns 0 .. 31 of a matrix in shared memory times a column in registers.
-__device__ inline float row_times(const float* row, const float (&column)[32]) {
+/// Row `row` of a square times a column in registers.
+__device__ inline float row_times(const Square& square, int row, const float (&column)[Square::size]) {
   float sums[4] = {};
 #pragma unroll
-  for (int m = 0; m < 32; m += 4) {
-    const float4 r = broadcast4(row + m);
+  for (int m = 0; m < Square::size; m += 4) {
+    const float4 r = square.four(row, m);
     sums[0] += r.x * column[m];
     sums[1] += r.y * column[m + 1];
     sums[2] += r.z * column[m + 2];
@@ -204,23 +220,22 @@ __device__ inline float row_times(const float* row, const float (&column)[32]) {
   return (sums[0] + sums[1]) + (sums[2] + sums[3]);
 }
 
-/// (I + L)^-1 for both heads in place, L strictly lower 64 x 64; what lies above the diagonal on entry is not
-/// read. Halves of 32: X11 and X22 by substitution, X21 = -X22 (L21 X11). A lane has a column in registers
-/// and reads rows as broadcasts.
+/// (I + L)^-1 for both heads in place, L strictly lower 64 x 64; what lies on and above the diagonal on entry
+/// is not read. X11 and X22 by substitution, X21 = -X22 (L21 X11). A lane has a column in registers and reads
+/// rows as broadcasts.
 __device__ inline void invert(ChunkTiles& tiles) {
-  constexpr int half = delta_chunk / 2;
+  constexpr int size = Square::size;
   const int lane = static_cast<int>(threadIdx.x % 32);
   const int warp = static_cast<int>(threadIdx.x / 32);
-  float column[half];
+  float column[size];
   if (warp < 4) {
-    const int first = warp % 2 * half;
-    float(*const rows)[inverse_pitch] = tiles.inverse[warp / 2] + first;
+    const Square x = {tiles.inverse[warp / 2][warp % 2 * 2]};
 #pragma unroll
-    for (int i = 0; i < half; ++i) {
+    for (int i = 0; i < size; ++i) {
       float sums[4] = {};
 #pragma unroll
       for (int m = 0; m < i; m += 4) {
-        const float4 row = broadcast4(&rows[i][first + m]);
+        const float4 row = x.four(i, m);
         sums[0] += row.x * column[m];
         if (m + 1 < i) sums[1] += row.y * column[m + 1];
         if (m + 2 < i) sums[2] += row.z * column[m + 2];
@@ -230,27 +245,30 @@ __device__ inline void invert(ChunkTiles& tiles) {
     }
     __syncwarp();
 #pragma unroll
-    for (int i = 0; i < half; ++i) rows[i][first + lane] = column[i];
+    for (int i = 0; i < size; ++i) x.at(i, lane) = column[i];
   }
   __syncthreads();
 
-  float(*const x)[inverse_pitch] = tiles.inverse[warp / 4];
-  const int first_row = half + warp % 4 * 8;
+  // Four warps a head, eight rows each.
+  const Square x11 = {tiles.inverse[warp / 4][0]};
+  const Square x21 = {tiles.inverse[warp / 4][1]};
+  const Square x22 = {tiles.inverse[warp / 4][2]};
+  const int first_row = warp % 4 * 8;
   float product[8];
 #pragma unroll
-  for (int i = 0; i < half; ++i) column[i] = x[i][lane];
+  for (int i = 0; i < size; ++i) column[i] = x11.at(i, lane);
 #pragma unroll
-  for (int i = 0; i < 8; ++i) product[i] = row_times(&x[first_row + i][0], column);
+  for (int i = 0; i < 8; ++i) product[i] = row_times(x21, first_row + i, column);
   __syncwarp();
 #pragma unroll
-  for (int i = 0; i < 8; ++i) x[first_row + i][lane] = product[i];
+  for (int i = 0; i < 8; ++i) x21.at(first_row + i, lane) = product[i];
   __syncthreads();
 
 #pragma unroll
-  for (int i = 0; i < half; ++i) column[i] = x[half + i][lane];
+  for (int i = 0; i < size; ++i) column[i] = x21.at(i, lane);
   __syncthreads();
 #pragma unroll
-  for (int i = 0; i < 8; ++i) x[first_row + i][lane] = -row_times(&x[first_row + i][half], column);
+  for (int i = 0; i < 8; ++i) x21.at(first_row + i, lane) = -row_times(x22, first_row + i, column);
   __syncthreads();
 }
 
@@ -258,10 +276,10 @@ __device__ inline void invert(ChunkTiles& tiles) {
 
 template <int key_heads, int value_heads>
 __global__ __launch_bounds__(delta_chunks_threads,
-                             2) void delta_chunks_kernel(DeltaPrefill call,
+                             3) void delta_chunks_kernel(DeltaPrefill call,
                                                          DeltaWorkspace<key_heads, value_heads> workspace) {
   static_assert(value_heads == 2 * key_heads);
-  extern __shared__ uint4 shared_memory[];
+  alignas(1024) extern __shared__ uint4 shared_memory[];
   auto& tiles = *reinterpret_cast<delta::ChunkTiles*>(shared_memory);
   const int chunk = static_cast<int>(blockIdx.y);
   const int key_head = static_cast<int>(blockIdx.x);  // the neighbours read neighbouring columns
@@ -286,8 +304,8 @@ __global__ __launch_bounds__(delta_chunks_threads,
   const int m = warp % 4;
   const bool of_queries = warp >= 4;
   const int row = 16 * m + g;
-  const SharedMatrix k = tiles.k_matrix();
-  const SharedMatrix rows = of_queries ? tiles.q_matrix() : k;
+  const delta::Matrix k = tiles.k_matrix();
+  const delta::Matrix rows = of_queries ? tiles.q_matrix() : k;
   float products[8][4] = {};
 #pragma unroll
   for (int step = 0; step < 8; ++step) {
@@ -319,10 +337,9 @@ __global__ __launch_bounds__(delta_chunks_threads,
         const int column = 16 * pair + 8 * side + 2 * t;
         const float(&tile)[4] = products[2 * pair + side];
         if (!of_queries) {
-          *reinterpret_cast<float2*>(&tiles.inverse[head][row][column]) = {beta[0] * tile[0],
-                                                                           beta[0] * tile[1]};
-          *reinterpret_cast<float2*>(&tiles.inverse[head][row + 8][column]) = {beta[1] * tile[2],
-                                                                               beta[1] * tile[3]};
+          const delta::Square l = tiles.square(head, m, pair);
+          l.pair(row % 32, column % 32) = {beta[0] * tile[0], beta[0] * tile[1]};
+          l.pair(row % 32 + 8, column % 32) = {beta[1] * tile[2], beta[1] * tile[3]};
           continue;
         }
 #pragma unroll
@@ -354,7 +371,8 @@ __global__ __launch_bounds__(delta_chunks_threads,
       for (int i = 0; i < 4; ++i) {
         const int column = 16 * step + 8 * side + 2 * t + i % 2;
         const float exponent = log_decay[i / 2] - tiles.log_decay[head][column];
-        undecayed[side][i] = tiles.inverse[head][row + i / 2 * 8][column] * tiles.beta[head][column];
+        undecayed[side][i] =
+            tiles.square(head, m, step).at(row % 32 + i / 2 * 8, column % 32) * tiles.beta[head][column];
         with_decay[side][i] = undecayed[side][i] * exp_approximate(fminf(exponent, 0.0F));
       }
     }
@@ -362,7 +380,7 @@ __global__ __launch_bounds__(delta_chunks_threads,
     decayed[step] = pack_half(with_decay[0], with_decay[1]);
   }
   const float state_decay[2] = {exp_approximate(log_decay[0]), exp_approximate(log_decay[1])};
-  const SharedMatrix v = tiles.v_matrix(head);
+  const delta::Matrix v = tiles.v_matrix(head);
   const std::size_t value_tile = (first_value + head) * DeltaWorkspace<key_heads, value_heads>::tile;
 #pragma unroll
   for (int pair = 0; pair < 8; ++pair) {

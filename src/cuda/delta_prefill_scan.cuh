@@ -71,9 +71,9 @@ __global__ __launch_bounds__(delta_scan_threads,
   __shared__ alignas(16) __half state_copy[dim * pitch];
   __shared__ alignas(16) __half update_copy[delta_chunk * pitch];
   __shared__ alignas(16) __half decayed_copy[delta_chunk * pitch];
-  const SharedMatrix states = {state_copy, pitch};
-  const SharedMatrix updates = {update_copy, pitch};
-  const SharedMatrix decayed = {decayed_copy, pitch};
+  const SharedMatrix<PaddedRows> states = {state_copy, pitch};
+  const SharedMatrix<PaddedRows> updates = {update_copy, pitch};
+  const SharedMatrix<PaddedRows> decayed = {decayed_copy, pitch};
   const int part = static_cast<int>(blockIdx.x);
   const int head = static_cast<int>(blockIdx.y);
   const int lane = static_cast<int>(threadIdx.x % 32);

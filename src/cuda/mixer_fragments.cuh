@@ -44,30 +44,49 @@ __device__ inline void mma_pair_bf16(float (&left)[4], float (&right)[4], const 
   mma_16816_bf16(right, fragment, b.z, b.w);
 }
 
-/// A row-major matrix of halves in shared memory. A pitch of an odd number of 16-byte units keeps eight rows
-/// of a column in different banks.
-struct SharedMatrix {
+/// Rows of halves in shared memory with a pitch of an odd number of 16-byte pieces: eight rows of a column
+/// lie in different banks.
+struct PaddedRows {
   __half* data;
   int pitch;
 
-  __device__ std::uint32_t at(int row, int column) const {
-    return shared_address(data + row * pitch + column);
+  /// Where piece `piece` of row `in_row` of the tile at (row, column) lies.
+  __device__ std::uint32_t at(int row, int column, int in_row, int piece) const {
+    return shared_address(data + (row + in_row) * pitch + column + 8 * piece);
   }
+};
+
+/// Rows of 128 halves in shared memory, their 16-byte pieces exchanged by XOR with the row's number mod 8, at
+/// an address that is a multiple of 256.
+struct SwizzledRows {
+  std::uint32_t base;
+
+  /// The same; row and column are multiples of 8 and 16.
+  __device__ std::uint32_t at(int row, int column, int in_row, int piece) const {
+    return ((base + in_row * 256 + ((piece ^ in_row % 8) << 4)) ^ column * 2) + row * 256;
+  }
+};
+
+/// A row-major matrix of halves in shared memory, as fragments.
+template <class Rows>
+struct SharedMatrix {
+  Rows rows;
+
   /// The A fragment of rows row .. +15, columns column .. +15.
   __device__ uint4 a(int row, int column, int lane) const {
-    return load_matrices(at(row + lane % 16, column + lane / 16 * 8));
+    return load_matrices(rows.at(row, column, lane % 16, lane / 16));
   }
   /// The A fragment of the transposed matrix: A's rows are this one's columns column .. +15.
   __device__ uint4 a_transposed(int row, int column, int lane) const {
-    return load_matrices_transposed(at(row + lane / 16 * 8 + lane % 8, column + lane / 8 % 2 * 8));
+    return load_matrices_transposed(rows.at(row, column, lane / 16 * 8 + lane % 8, lane / 8 % 2));
   }
   /// The fragments of B whose k runs over rows row .. +15 and n over columns column .. +15.
   __device__ uint4 b(int row, int column, int lane) const {
-    return load_matrices_transposed(at(row + lane % 16, column + lane / 16 * 8));
+    return load_matrices_transposed(rows.at(row, column, lane % 16, lane / 16));
   }
   /// The fragments of B whose n runs over rows row .. +15 and k over columns column .. +15.
   __device__ uint4 b_transposed(int row, int column, int lane) const {
-    return load_matrices(at(row + lane / 16 * 8 + lane % 8, column + lane / 8 % 2 * 8));
+    return load_matrices(rows.at(row, column, lane / 16 * 8 + lane % 8, lane / 8 % 2));
   }
 };
 

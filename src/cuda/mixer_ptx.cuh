@@ -36,6 +36,14 @@ __device__ inline uint4 load_matrices_transposed(std::uint32_t row) {
 __device__ inline void store_shared(std::uint32_t to, std::uint32_t word) {
   asm volatile("st.shared.b32 [%0], %1;" ::"r"(to), "r"(word) : "memory");
 }
+__device__ inline void store_shared8(std::uint32_t to, uint2 words) {
+  asm volatile("st.shared.v2.b32 [%0], {%1,%2};" ::"r"(to), "r"(words.x), "r"(words.y) : "memory");
+}
+__device__ inline uint2 load_shared8(std::uint32_t from) {
+  uint2 v;
+  asm volatile("ld.shared.v2.b32 {%0,%1}, [%2];" : "=r"(v.x), "=r"(v.y) : "r"(from) : "memory");
+  return v;
+}
 __device__ inline float load_shared_float(std::uint32_t from) {
   float v;
   asm volatile("ld.shared.f32 %0, [%1];" : "=f"(v) : "r"(from) : "memory");
