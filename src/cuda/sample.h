@@ -44,6 +44,7 @@ struct SlotSampling {
   const TokenBias* bias;  // [biases] in device memory, by token; equal tokens in their given order
   std::uint64_t seed;
   std::uint64_t draws;
+  double rate;  // 1 / temperature
   // log2 e / temperature as the sum of two floats: 2^(scale x) is the weight of a logit x below the largest.
   float scale_high;
   float scale_low;
@@ -75,8 +76,7 @@ enum SampleFlag : std::uint32_t {
   sample_is_fault = 8,  // a logit is not finite
 };
 
-/// The memory of a step. By row: what `slots`, `tokens` and `active` point to, and the workspace;
-/// by slot: the rest.
+/// The memory of a step.
 struct SampleStep {
   const float* logits = nullptr;  // [slots][vocabulary]
   const int* slots = nullptr;     // [rows], -1: none

@@ -45,6 +45,18 @@ __device__ Prefix<T> block_prefix(T value) {
   return {start + before, start + through, total};
 }
 
+/// The sum of all threads' counts.
+__device__ inline int block_sum(int count) {
+  __shared__ unsigned of_warp[draw_warps];
+  const unsigned sum = __reduce_add_sync(all_lanes, static_cast<unsigned>(count));
+  if (threadIdx.x % 32 == 0) of_warp[threadIdx.x / 32] = sum;
+  __syncthreads();
+  const unsigned mine = threadIdx.x % 32 < draw_warps ? of_warp[threadIdx.x % 32] : 0;
+  const unsigned total = __reduce_add_sync(all_lanes, mine);
+  __syncthreads();
+  return static_cast<int>(total);
+}
+
 /// The largest of all threads' keys.
 __device__ inline std::uint32_t block_max(std::uint32_t key) {
   __shared__ std::uint32_t of_warp[draw_warps];
@@ -61,13 +73,13 @@ __device__ inline std::uint64_t block_max(std::uint64_t entry) {
   return std::uint64_t{high} << 32 | low;
 }
 
-/// The first of `count` sums, in ascending order, that reaches the target, or exceeds it; else the last.
-template <bool exceeding>
-__device__ int first_reaching(const double* sums, int count, double target) {
+/// The first of `count` sums, in ascending order, that reaches the target, or goes beyond it; else the last.
+__device__ inline int first_reaching(const double* sums, int count, double target, bool beyond) {
   int below = 0;
+#pragma unroll 1
   for (int base = 0; base < count; base += draw_threads) {
     const int i = base + static_cast<int>(threadIdx.x);
-    below += __syncthreads_count(i < count && !(exceeding ? sums[i] > target : sums[i] >= target));
+    below += __syncthreads_count(i < count && !(beyond ? sums[i] > target : sums[i] >= target));
   }
   return min(below, count - 1);
 }

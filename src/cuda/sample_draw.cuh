@@ -2,8 +2,9 @@
 //
 // Formula: as model/sampler.h; one uniform number against the running sum of weights exp((x - max) / T), in
 //   the order of ids where nothing is cut off, else in the order of probability.
-// Shapes: peaks and sums [rows][vocabulary / 64], a few groups of the values again; deep choices read all of
-//   them two to four times.
+// Shapes: peaks and sums [rows][vocabulary / 64], and the values of a few groups again; deep choices read
+// those
+//   of all groups that matter two to four times.
 // Rounding: weights of ranked tokens and all running sums are double; sums of groups float. The token is the
 //   host's unless the uniform number is within 1e-6 of the border between two tokens.
 // Bytes: 16 to 31 KB a row and 256 B for each group that is read again.
@@ -23,16 +24,20 @@ __device__ inline std::uint32_t min_p_floor(const SlotSampling& s, float peak) {
   return max(lowest_key, order_key(static_cast<float>(peak - depth - 1e-6 * (fabs(peak) + depth))));
 }
 
-/// The choice among the most probable tokens, if those that fit a list are enough to make it: -1 if not.
+/// The choice among the most probable tokens, or the most probable one, lowest id among equals, where the
+/// temperature is 0; -1 if those that fit a list are not enough to make it.
 template <int vocabulary>
 __device__ int draw_listed(DrawMemory<vocabulary>& memory, const RowValues& values,
                            const ThreadPeaks<vocabulary>& peaks, float peak, double all_mass, double random) {
   const SlotSampling& s = memory.sampling;
   // What top_k keeps is all of what top_p takes its share of.
-  const std::uint32_t floor = s.top_k > 0 ? lowest_key : min_p_floor(s, peak);
-  for (int size = s.top_k > 0 ? s.top_k : short_list; size <= long_list;) {
+  const std::uint32_t floor = s.top_k > 0 || s.temperature <= 0 ? lowest_key : min_p_floor(s, peak);
+  const bool greedy = s.temperature <= 0;
+#pragma unroll 1
+  for (int size = greedy ? 1 : s.top_k > 0 ? s.top_k : short_list; size <= long_list;) {
     const Ranking ranking = rank_largest(memory, values, peaks, size, floor);
     if (ranking.size > rank_capacity) return -1;
+    if (greedy) return entry_token(memory.ranked[0]);
     const int count = s.top_k > 0 ? min(s.top_k, ranking.size) : ranking.size;
     const int common = max(1, sum_ranked(memory, count, 0, double{peak}));
     __syncthreads();
@@ -63,18 +68,17 @@ __device__ int draw_deep(DrawMemory<vocabulary>& memory, const RowValues& values
   } else if (s.top_p >= 1) {
     floor = min_p_floor(s, peak);
   }
-  DeepRow<vocabulary> row(memory, values, peak, key_value(floor));
+  DeepRow<vocabulary> row(memory, values, peaks, peak, key_value(floor));
   double kept = row.total();
   int token = 0;
-  const Measure cuts[] = {Measure::count, Measure::mass, Measure::mass_beyond};  // top_k, top_p, the draw
 #pragma unroll 1
-  for (int i = 0; i < 3; ++i) {
-    const bool is_draw = cuts[i] == Measure::mass_beyond;
-    if (cuts[i] == Measure::count && (s.top_k <= 0 || s.top_k >= row.count())) continue;
-    if (cuts[i] == Measure::mass && s.top_p >= 1) continue;
+  for (const Measure cut : {Measure::count, Measure::mass, Measure::mass_beyond}) {  // top_k, top_p, the draw
+    const bool is_draw = cut == Measure::mass_beyond;
+    if (cut == Measure::count && (s.top_k <= 0 || s.top_k >= row.count())) continue;
+    if (cut == Measure::mass && s.top_p >= 1) continue;
     if (is_draw && s.min_p > 0) kept = fmin(kept, row.common());
     const double share = is_draw ? random : static_cast<double>(s.top_p);
-    const int at = row.find(cuts[i], cuts[i] == Measure::count ? s.top_k : share * kept);
+    const int at = row.find(cut, cut == Measure::count ? s.top_k : share * kept);
     kept = fmin(kept, memory.sums[at]);
     token = entry_token(memory.ranked[at]);
   }
@@ -149,23 +153,14 @@ __device__ int draw_by_id(DrawMemory<vocabulary>& memory, const RowValues& value
   return token;
 }
 
-/// The most probable token, the lowest id among equals.
-template <int vocabulary>
-__device__ int draw_greedy(DrawMemory<vocabulary>& memory, const RowValues& values,
-                           const ThreadPeaks<vocabulary>& peaks) {
-  const Ranking ranking = rank_largest(memory, values, peaks, 1, lowest_key);
-  if (ranking.size == 0 || ranking.size > rank_capacity) select_largest(memory, values, 1);
-  return entry_token(memory.ranked[0]);
-}
-
 template <int vocabulary>
 __device__ int draw_token(DrawMemory<vocabulary>& memory, const RowValues& values,
                           const ThreadPeaks<vocabulary>& peaks, const float* row_sums) {
   const SlotSampling& s = memory.sampling;
-  if (s.temperature <= 0) return draw_greedy(memory, values, peaks);
-  const double random = uniform(s.seed, s.draws);
   const float peak = key_value(block_max(order_key(peaks.max())));
   if (peak == no_value) return 0;
+  const bool greedy = s.temperature <= 0;
+  const double random = greedy ? 0 : uniform(s.seed, s.draws);
   double all_mass = 0;
   if (needs_sums(s)) {
     float sums[ThreadPeaks<vocabulary>::size];
@@ -179,7 +174,10 @@ __device__ int draw_token(DrawMemory<vocabulary>& memory, const RowValues& value
     all_mass = block_prefix(mine).total;
   }
   const int listed = draw_listed(memory, values, peaks, peak, all_mass, random);
-  return listed >= 0 ? listed : draw_deep(memory, values, peaks, peak, random);
+  if (listed >= 0) return listed;
+  if (!greedy) return draw_deep(memory, values, peaks, peak, random);
+  select_largest(memory, values, 1);
+  return entry_token(memory.ranked[0]);
 }
 
 /// Writes the log-probabilities of the token and of the most probable ones; overwrites the ranked entries.

@@ -14,7 +14,6 @@ namespace calla::cuda {
 
 // A weight is at most 1 and a mass unit 2^-38, rounded to nearest: the masses of a quarter of a million
 // tokens are off by 1e-9 together. Three limbs of 13 bits each are added up in 32 bits.
-inline constexpr int mass_bits = 38;
 inline constexpr int mass_limb_bits = 13;
 inline constexpr float mass_units = 0x1p38F;
 inline constexpr double mass_unit = 0x1p-38;
@@ -47,13 +46,19 @@ struct BinRange {
   std::uint64_t high;
 };
 
+enum class Measure { count, mass, mass_beyond };
+
+/// The tokens of a row by count and by mass. Everything is in line: the compiler must see that the memory is
+/// shared.
 template <int vocabulary>
 class DeepRow {
  public:
   /// Of the values from `least` on.
-  __device__ DeepRow(DrawMemory<vocabulary>& memory, const RowValues& values, float peak, float least)
+  __device__ DeepRow(DrawMemory<vocabulary>& memory, const RowValues& values,
+                     const ThreadPeaks<vocabulary>& peaks, float peak, float least)
       : memory_(memory),
         values_(values),
+        peaks_(peaks),
         peak_(peak),
         least_(least),
         scale_{memory.sampling.scale_high, memory.sampling.scale_low} {
@@ -73,20 +78,17 @@ class DeepRow {
   /// The number of tokens.
   __device__ int count() const { return static_cast<int>(all_.total_count); }
 
-  /// Ranks the run with token number `place` <= count(), from 1, and sums its weights; returns that token's
-  /// index in it.
-  __device__ int find_count(int place) {
-    const Run run = rank_run(false, static_cast<std::uint64_t>(place));
-    return place - static_cast<int>(run.count_before) - 1;
-  }
-  /// The same for the first token with which the mass reaches `target`, or exceeds it.
-  template <bool exceeding>
-  __device__ int find_mass(double target) {
-    const double units = target / mass_unit;
-    auto place = static_cast<std::uint64_t>(exceeding ? floor(units) + 1 : ceil(units));
-    place = max(std::uint64_t{1}, min(place, all_.total_mass));
-    const Run run = rank_run(true, place);
-    return first_reaching<exceeding>(memory_.sums, run.count, target);
+  /// Ranks the tokens around a place, sums their weights and returns the place's index among them. By count:
+  /// token number `target` <= count(), from 1. By mass: the first token with which the mass reaches `target`,
+  /// or exceeds it.
+  __device__ int find(Measure measure, double target) {
+    const bool by_mass = measure != Measure::count;
+    const double units = by_mass ? target / mass_unit : target;
+    auto place = static_cast<std::uint64_t>(measure == Measure::mass_beyond ? floor(units) + 1 : ceil(units));
+    if (by_mass) place = max(std::uint64_t{1}, min(place, all_.total_mass));
+    const Run run = rank_run(by_mass, place);
+    if (!by_mass) return static_cast<int>(place - run.count_before) - 1;
+    return first_reaching(memory_.sums, run.count, target, measure == Measure::mass_beyond);
   }
 
  private:
@@ -94,46 +96,18 @@ class DeepRow {
     return static_cast<int>(fminf((peak_ - value) * scale_.high * bins_per_log2, histogram_bins - 1.0F));
   }
 
-  /// All tokens of the row; the next sixteen are being loaded meanwhile.
   template <class Visit>
-  __device__ void each(Visit visit) const {
-    constexpr int ahead = 4;
-    constexpr int step = draw_threads * 4;
-    const auto load = [&](int base, float4(&four)[ahead]) {
-#pragma unroll
-      for (int i = 0; i < ahead; ++i) {
-        const int token = base + i * step;
-        four[i] =
-            token < values_.count ? values_.four(token) : make_float4(no_value, no_value, no_value, no_value);
-      }
-    };
-    int base = static_cast<int>(threadIdx.x) * 4;
-    float4 next[ahead];
-    load(base, next);
-    for (; base < values_.count; base += ahead * step) {
-      alignas(16) float of[ahead][4];
-#pragma unroll
-      for (int i = 0; i < ahead; ++i) *reinterpret_cast<float4*>(of[i]) = next[i];
-      load(base + ahead * step, next);
-#pragma unroll
-      for (int i = 0; i < ahead; ++i) {
-#pragma unroll
-        for (int j = 0; j < 4; ++j) {
-          if (of[i][j] >= least_) visit(of[i][j], base + i * step + j);
-        }
-      }
-    }
+  __device__ void each(float bound, Visit visit) {
+    each_reaching<4>(memory_, values_, peaks_, bound, visit);
   }
   template <class Visit>
-  __device__ void each_in(const BinRange& range, Visit visit) const {
-    // Most are far off: their bin need not be computed.
-    const float width = 1 / (scale_.high * bins_per_log2);
-    const float from = static_cast<float>(range.bin) * width;
-    const float slack = 1e-5F * (fabsf(peak_) + from + width);
-    const float most = peak_ - from + slack;
-    const float least = range.bin == histogram_bins - 1 ? no_value : peak_ - from - width - slack;
-    each([&](float value, int token) {
-      if (value > most || value < least || log_bin(value) != range.bin) return;
+  __device__ void each_in(const BinRange& range, Visit visit) {
+    // A little below the bin's lower end: log_bin decides.
+    const float depth = static_cast<float>(range.bin + 1) / (scale_.high * bins_per_log2);
+    const float bound =
+        range.bin == histogram_bins - 1 ? least_ : peak_ - depth - 1e-5F * (fabsf(peak_) + depth);
+    each(fmaxf(least_, bound), [&](float value, int token) {
+      if (log_bin(value) != range.bin) return;
       const std::uint64_t entry = rank_entry(value, token);
       if (entry >= range.low && entry <= range.high) visit(value, entry);
     });
@@ -147,7 +121,7 @@ class DeepRow {
       for (auto& limb : memory_.masses) limb[i] = 0;
     }
     __syncthreads();
-    each([&](float value, int token) {
+    each(least_, [&](float value, int token) {
       const int bin = bin_of(value, token);
       if (bin < 0) return;
       const float w = weight(value - peak_, scale_);
@@ -190,7 +164,7 @@ class DeepRow {
     if (before < place && place <= second) {
       const bool in_first = place <= first;
       found.bin = static_cast<int>(threadIdx.x) * 2 + (in_first ? 0 : 1);
-      found.count = static_cast<int>(h.count[in_first ? 0 : 1]);
+      found.count = static_cast<int>(in_first ? h.count[0] : h.count[1]);
       found.count_before = h.count_before + (in_first ? 0 : h.count[0]);
       found.mass_before = h.mass_before + (in_first ? 0 : h.mass[0]);
     }
@@ -201,7 +175,7 @@ class DeepRow {
   }
 
   /// Divides until the run of a place can be ranked, ranks it and sums it.
-  __device__ __noinline__ Run rank_run(bool by_mass, std::uint64_t place) {
+  __device__ Run rank_run(bool by_mass, std::uint64_t place) {
     Run run = pick(all_, by_mass, place);
     BinRange range{run.bin, 0, ~std::uint64_t{0}};
     while (run.count > rank_capacity) {
@@ -239,6 +213,7 @@ class DeepRow {
 
   DrawMemory<vocabulary>& memory_;
   RowValues values_;
+  const ThreadPeaks<vocabulary>& peaks_;
   float peak_;
   float least_;
   Scale scale_;

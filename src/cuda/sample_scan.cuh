@@ -2,10 +2,10 @@
 //
 // Formula: peak = max of the adjusted logits, sum = sum of exp((x - peak) / temperature); the same of the
 //   model's own logits at temperature 1 where log-probabilities are wanted.
-// Shapes: logits [rows][vocabulary] to [rows][vocabulary / 64]; a thread takes four tokens, half a warp a
-// group. Rounding: adjusting is float, operation for operation the host's; sums are float, in a fixed order.
+// Shapes: logits [slots][vocabulary] to [rows][vocabulary / 64]; a thread takes four tokens, half a warp 64.
+// Rounding: adjusting is float, operation for operation the host's; sums are float, in a fixed order.
 // Bytes: 4 a token; 4 more each for counts and for adjusted values where there are penalties or biases.
-// Bound: latency, one load deep: a row is 1 MB over all multiprocessors.
+// Bound: latency, two loads deep: a row is 1 MB over all multiprocessors.
 #pragma once
 #include "cuda/ptx.cuh"
 #include "cuda/sample_values.cuh"
@@ -82,29 +82,35 @@ __global__ void __launch_bounds__(scan_threads) scan_logits(SampleStep step) {
   if (blockIdx.x == 0 && row == 0 && threadIdx.x == 0) ++*step.step;
   const int first = static_cast<int>(blockIdx.x * scan_threads + threadIdx.x) * 4;
   if (first >= vocabulary) return;
-  const std::size_t row_start = static_cast<std::size_t>(row) * vocabulary;
   const int slot = step.slots[row];
-  if (slot < 0 || step.ended[slot] != 0) return;
-  const float4 four =
-      *reinterpret_cast<const float4*>(step.logits + static_cast<std::size_t>(slot) * vocabulary + first);
+  if (slot < 0) return;
+  // Asked for before it is known whether the slot has ended, so that the loads overlap.
+  const std::size_t slot_start = static_cast<std::size_t>(slot) * vocabulary;
+  const float4 four = *reinterpret_cast<const float4*>(step.logits + slot_start + first);
   const SlotSampling& s = step.sampling[slot];
+  const bool counting = counts_output(s);
+  const bool adjusting = is_adjusted(s);
+  const bool summing = needs_sums(s);
+  const bool reporting = s.top_logprobs >= 0;
+  const int usable = s.vocabulary;
+  if (step.ended[slot] != 0) return;
 
   const float raw[4] = {four.x, four.y, four.z, four.w};
   float values[4] = {four.x, four.y, four.z, four.w};
   if (s.biases > 0) add_biases(s, first, values);
-  if (counts_output(s)) {
-    penalise(s, step.counts + static_cast<std::size_t>(slot) * vocabulary,
-             step.prompts + static_cast<std::size_t>(slot) * (vocabulary / 32), first, values);
+  if (counting) {
+    penalise(s, step.counts + slot_start, step.prompts + static_cast<std::size_t>(slot) * (vocabulary / 32),
+             first, values);
   }
-  if (is_adjusted(s)) {
-    *reinterpret_cast<float4*>(step.adjusted + row_start + first) =
+  if (adjusting) {
+    *reinterpret_cast<float4*>(step.adjusted + static_cast<std::size_t>(row) * vocabulary + first) =
         make_float4(values[0], values[1], values[2], values[3]);
   }
   bool fault = false;
 #pragma unroll
   for (int i = 0; i < 4; ++i) {
     fault = fault || !isfinite(raw[i]);
-    if (first + i >= s.vocabulary) values[i] = no_value;
+    if (first + i >= usable) values[i] = no_value;
   }
 
   const bool writes = threadIdx.x % 16 == 0;
@@ -112,11 +118,11 @@ __global__ void __launch_bounds__(scan_threads) scan_logits(SampleStep step) {
   const unsigned faults = __ballot_sync(all_lanes, fault) >> (threadIdx.x & 16) & 0xFFFF;
   const float peak = group_max(fmaxf(fmaxf(values[0], values[1]), fmaxf(values[2], values[3])));
   if (writes) step.peaks[group] = faults != 0 ? __int_as_float(0x7FFFFFFF) : peak;
-  if (needs_sums(s)) {
+  if (summing) {
     const float sum = group_weight(values, peak, {s.scale_high, s.scale_low});
     if (writes) step.sums[group] = sum;
   }
-  if (s.top_logprobs >= 0) {
+  if (reporting) {
     const float raw_peak = group_max(fmaxf(fmaxf(raw[0], raw[1]), fmaxf(raw[2], raw[3])));
     const float sum = group_weight(raw, raw_peak, natural_scale);
     if (writes) {

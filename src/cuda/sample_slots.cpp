@@ -32,7 +32,8 @@ SlotSampling slot_sampling(const SamplingParams& params, int vocabulary) {
   if (params.temperature > 0) {
     constexpr double log2_e = 1.4426950408889634;
     constexpr double largest = 1e30;  // colder is as good as greedy
-    const double scale = std::min(log2_e / static_cast<double>(params.temperature), largest);
+    s.rate = std::min(1 / static_cast<double>(params.temperature), largest);
+    const double scale = log2_e * s.rate;
     s.scale_high = static_cast<float>(scale);
     s.scale_low = static_cast<float>(scale - static_cast<double>(s.scale_high));
   }

@@ -31,7 +31,8 @@ class SampleSlots {
   /// Sets the number of a slot's tokens, in the order of the stream; the slot has not ended.
   void place(int slot, int position, cudaStream_t stream);
 
-  /// For launch_sample. The pointers stay as they are, so that a graph may hold them.
+  /// For launch_sample: `logits` [slots][vocabulary]; `slots`, `tokens` and `active` [rows]. The pointers
+  /// stay as they are, so that a graph may hold them.
   SampleStep step(const float* logits, const int* slots, int* tokens, int* active) const;
   /// [slots] in device memory: the tokens of each slot.
   const int* positions() const { return positions_.data(); }

@@ -2,16 +2,13 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstring>
 #include <limits>
-#include <random>
 #include <string>
 
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
-#include "cuda/device.h"
-#include "cuda/sample_slots.h"
+#include "cuda/sample_support.h"
 #include "model/philox.h"
 #include "model/sampler.h"
 
@@ -19,99 +16,6 @@ namespace calla::cuda {
 namespace {
 
 constexpr float infinity = std::numeric_limits<float>::infinity();
-constexpr int most_rows = 16;
-constexpr int slot_count = 20;
-
-using Logits = std::vector<float>;
-
-/// Steps of a backend that has logits from elsewhere.
-template <Shape S>
-class Rig {
- public:
-  Rig()
-      : stream(make_stream()),
-        slots(slot_count, most_rows, S.vocabulary),
-        logits(std::size_t{slot_count} * S.vocabulary),
-        row_slots(most_rows),
-        tokens(most_rows),
-        active(most_rows) {}
-
-  SampleStep step() const {
-    return slots.step(logits.data(), row_slots.data(), tokens.data(), active.data());
-  }
-
-  /// One step; the workspace holds NaN before it.
-  std::vector<DrawnRow> draw(const std::vector<const Logits*>& of_row, const std::vector<int>& slot_of_row) {
-    const int rows = static_cast<int>(of_row.size());
-    for (int row = 0; row < rows; ++row) {
-      if (of_row[row] == nullptr || slot_of_row[row] < 0) continue;
-      upload(logits.data() + static_cast<std::size_t>(slot_of_row[row]) * S.vocabulary, of_row[row]->data(),
-             S.vocabulary * sizeof(float));
-    }
-    upload(row_slots.data(), slot_of_row.data(), slot_of_row.size() * sizeof(int));
-    const SampleStep s = step();
-    const std::size_t groups = std::size_t{most_rows} * sample_groups(S.vocabulary);
-    check(cudaMemset(s.peaks, 0xFF, 4 * groups * sizeof(float)), "poisoning");
-    check(cudaMemset(s.adjusted, 0xFF, std::size_t{most_rows} * S.vocabulary * sizeof(float)), "poisoning");
-    check(cudaMemset(tokens.data(), 0xFF, tokens.bytes()), "poisoning");
-    check(cudaMemset(active.data(), 0xFF, active.bytes()), "poisoning");
-    check(cudaDeviceSynchronize(), "poisoning");
-    launch_sample<S>(s, rows, stream.get());
-    ++steps;
-    check(cudaStreamSynchronize(stream.get()), "sampling");
-    std::vector<DrawnRow> result;
-    for (int row = 0; row < rows; ++row) {
-      const auto drawn = slots.read(steps, row);
-      EXPECT_TRUE(drawn.has_value()) << "row " << row;
-      result.push_back(drawn.value_or(DrawnRow{}));
-      const bool appended = result.back().has_token && !result.back().sampled.end;
-      EXPECT_EQ(get(active, row), appended ? 1 : 0) << "row " << row;
-      EXPECT_EQ(get(tokens, row), appended ? result.back().sampled.token : 0) << "row " << row;
-    }
-    return result;
-  }
-  DrawnRow draw(const Logits& row, int slot) { return draw({&row}, {slot}).front(); }
-
-  void set(int slot, const SamplingParams& params, std::span<const Token> prompt = {}) {
-    slots.set(slot, params, prompt, stream.get());
-  }
-
-  int get(const DeviceArray<int>& array, int index) const { return value(array.data() + index); }
-  int position(int slot) const { return value(slots.positions() + slot); }
-
-  Stream stream;
-  SampleSlots slots;
-  DeviceArray<float> logits;
-  DeviceArray<int> row_slots;
-  DeviceArray<int> tokens;
-  DeviceArray<int> active;
-  std::uint32_t steps = 0;
-
- private:
-  static int value(const int* at) {
-    int result = 0;
-    download(&result, at, sizeof(result));
-    return result;
-  }
-};
-
-Logits normal_logits(int vocabulary, float deviation, unsigned seed) {
-  std::mt19937 random(seed);
-  std::normal_distribution<float> normal(0, deviation);
-  Logits logits(static_cast<std::size_t>(vocabulary));
-  for (float& logit : logits) logit = normal(random);
-  return logits;
-}
-
-/// A few tokens far above the rest, as after most tokens of a text.
-Logits peaked_logits(int vocabulary, unsigned seed) {
-  Logits logits = normal_logits(vocabulary, 2.5F, seed);
-  std::mt19937 random(seed + 1);
-  for (int i = 0; i < 30; ++i)
-    logits[random() % logits.size()] = 9 + static_cast<float>(random() % 1000) * 0.008F;
-  return logits;
-}
-
 Logits rounded(Logits logits, float unit) {
   for (float& logit : logits) logit = std::round(logit / unit) * unit;
   return logits;
@@ -184,13 +88,14 @@ std::vector<SamplingParams> cuts() {
 
 /// Draws with each of the parameters, 16 rows at a time, and compares with the host.
 template <Shape S>
-void expect_host_draws(Rig<S>& rig, std::span<const SamplingParams> all, const Logits& logits, int draws) {
-  for (std::size_t first = 0; first < all.size(); first += most_rows) {
-    const auto some = all.subspan(first, std::min<std::size_t>(most_rows, all.size() - first));
+void expect_host_draws(SampleRig<S>& rig, std::span<const SamplingParams> all, const Logits& logits,
+                       int draws) {
+  for (std::size_t first = 0; first < all.size(); first += sample_rows) {
+    const auto some = all.subspan(first, std::min<std::size_t>(sample_rows, all.size() - first));
     std::vector<Sampler> hosts;
     std::vector<int> slot_of_row;
     for (std::size_t i = 0; i < some.size(); ++i) {
-      slot_of_row.push_back((static_cast<int>(i) * 7 + 3) % slot_count);
+      slot_of_row.push_back((static_cast<int>(i) * 7 + 3) % sample_slots);
       rig.set(slot_of_row.back(), some[i]);
       hosts.emplace_back(some[i], std::span<const Token>{});
     }
@@ -210,7 +115,7 @@ void expect_host_draws(Rig<S>& rig, std::span<const SamplingParams> all, const L
 
 template <Shape S>
 void cuts_agree(int draws) {
-  Rig<S> rig;
+  SampleRig<S> rig;
   const auto all = cuts();
   for (const auto& [kind, logits] : {std::pair<const char*, Logits>{"peaked", peaked_logits(S.vocabulary, 1)},
                                      {"normal", normal_logits(S.vocabulary, 3.5F, 2)},
@@ -225,7 +130,7 @@ TEST(CudaSample, EveryCutDrawsAsTheHostDoes35b) { cuts_agree<qwen36_35b>(2); }
 // Where many logits are equal, the order of ids decides, and lists overflow.
 template <Shape S>
 void ties_agree(int draws) {
-  Rig<S> rig;
+  SampleRig<S> rig;
   auto all = cuts();
   all.resize(26);
   for (const auto& [kind, logits] : {std::pair<const char*, Logits>{"equal", Logits(S.vocabulary, 1.5F)},
@@ -240,7 +145,7 @@ TEST(CudaSample, TiesAreInTheOrderOfIds35b) { ties_agree<qwen36_35b>(2); }
 
 template <Shape S>
 void greedy() {
-  Rig<S> rig;
+  SampleRig<S> rig;
   rig.set(0, {.temperature = 0});
   Logits logits = normal_logits(S.vocabulary, 3, 6);
   for (const int at : {0, 1, 63, 64, 127, 1023, 1024, S.vocabulary - 1}) {
@@ -268,7 +173,7 @@ TEST(CudaSample, GreedyTakesTheLargestAndTheLowestIdAmongEquals35b) { greedy<qwe
 // Penalties and biases against the host over steps with changing logits, each row its own.
 template <Shape S>
 void adjusted(int steps) {
-  Rig<S> rig;
+  SampleRig<S> rig;
   std::vector<Token> prompt;
   for (Token token = 0; token < S.vocabulary; token += 13) prompt.push_back(token);
   const int usable = S.vocabulary - 243;
@@ -337,7 +242,7 @@ TEST(CudaSample, PenaltiesAndBiasesOverSteps35b) { adjusted<qwen36_35b>(12); }
 
 template <Shape S>
 void logprobs() {
-  Rig<S> rig;
+  SampleRig<S> rig;
   for (const auto& [kind, logits] : {std::pair<const char*, Logits>{"peaked", peaked_logits(S.vocabulary, 8)},
                                      {"normal", normal_logits(S.vocabulary, 3.5F, 9)},
                                      {"rounded", rounded(normal_logits(S.vocabulary, 3.5F, 9), 0.25F)},
@@ -370,7 +275,7 @@ TEST(CudaSample, LogprobsAreTheModelsDemo) { logprobs<demo>(); }
 TEST(CudaSample, LogprobsAreTheModels35b) { logprobs<qwen36_35b>(); }
 
 TEST(CudaSample, AnEndTokenEndsTheSlot) {
-  Rig<demo> rig;
+  SampleRig<demo> rig;
   Logits logits = normal_logits(demo.vocabulary, 1, 10);
   logits[77] = 20;
   Logits ending = logits;
@@ -395,13 +300,13 @@ TEST(CudaSample, AnEndTokenEndsTheSlot) {
 }
 
 TEST(CudaSample, RowsWithoutASlotGiveNothing) {
-  Rig<demo> rig;
+  SampleRig<demo> rig;
   const Logits logits = peaked_logits(demo.vocabulary, 11);
-  for (int rows = 1; rows <= most_rows; ++rows) {
+  for (int rows = 1; rows <= sample_rows; ++rows) {
     std::vector<int> slot_of_row;
     std::vector<const Logits*> of_row;
     for (int row = 0; row < rows; ++row) {
-      slot_of_row.push_back(row % 3 == 1 ? -1 : slot_count - 1 - row);
+      slot_of_row.push_back(row % 3 == 1 ? -1 : sample_slots - 1 - row);
       of_row.push_back(&logits);
       if (slot_of_row.back() >= 0)
         rig.set(slot_of_row.back(), {.temperature = 1, .top_k = 20, .seed = static_cast<std::uint64_t>(row)});
@@ -419,7 +324,7 @@ TEST(CudaSample, RowsWithoutASlotGiveNothing) {
 
 TEST(CudaSample, ALogitThatIsNotFiniteIsAFault) {
   for (const float bad : {std::nanf(""), infinity, -infinity}) {
-    Rig<demo> rig;
+    SampleRig<demo> rig;
     Logits logits = normal_logits(demo.vocabulary, 1, 12);
     const Logits good = logits;
     logits[1234] = bad;
@@ -435,18 +340,18 @@ TEST(CudaSample, ALogitThatIsNotFiniteIsAFault) {
 
 // A row's record is the same to the bit, alone and among others, run after run, also from a graph.
 TEST(CudaSample, ARowDoesNotDependOnOthersOrOnChance) {
-  Rig<qwen36_35b> rig;
+  SampleRig<qwen36_35b> rig;
   const Logits logits = normal_logits(qwen36_35b.vocabulary, 3.0F, 13);
   std::vector<SamplingParams> all = cuts();
-  all.resize(most_rows);
-  std::vector<const Logits*> of_row(most_rows, &logits);
+  all.resize(sample_rows);
+  std::vector<const Logits*> of_row(sample_rows, &logits);
   std::vector<int> slot_of_row;
-  for (int row = 0; row < most_rows; ++row) {
+  for (int row = 0; row < sample_rows; ++row) {
     all[static_cast<std::size_t>(row)].top_logprobs = 20;
     slot_of_row.push_back(row);
   }
   const auto set_all = [&] {
-    for (int row = 0; row < most_rows; ++row) rig.set(row, all[static_cast<std::size_t>(row)]);
+    for (int row = 0; row < sample_rows; ++row) rig.set(row, all[static_cast<std::size_t>(row)]);
   };
   const auto same = [](const DrawnRow& a, const DrawnRow& b) {
     const auto& x = a.sampled.top_logprobs;
@@ -462,19 +367,19 @@ TEST(CudaSample, ARowDoesNotDependOnOthersOrOnChance) {
   for (int again = 0; again < 5; ++again) {
     set_all();
     const auto drawn = rig.draw(of_row, slot_of_row);
-    for (std::size_t row = 0; row < most_rows; ++row) EXPECT_TRUE(same(drawn[row], first[row])) << row;
+    for (std::size_t row = 0; row < sample_rows; ++row) EXPECT_TRUE(same(drawn[row], first[row])) << row;
   }
   set_all();
-  for (int row = 0; row < most_rows; ++row)
+  for (int row = 0; row < sample_rows; ++row)
     EXPECT_TRUE(same(rig.draw(logits, row), first[static_cast<std::size_t>(row)])) << row;
 
   set_all();
   check(cudaStreamSynchronize(rig.stream.get()), "setting");
-  upload(rig.row_slots.data(), slot_of_row.data(), slot_of_row.size() * sizeof(int));
+  rig.load(of_row, slot_of_row);
   cudaGraph_t graph = nullptr;
   check(cudaStreamBeginCapture(rig.stream.get(), cudaStreamCaptureModeThreadLocal), "capturing");
-  launch_sample<qwen36_35b>(rig.step(), most_rows, rig.stream.get());
-  launch_sample<qwen36_35b>(rig.step(), most_rows, rig.stream.get());
+  launch_sample<qwen36_35b>(rig.step(), sample_rows, rig.stream.get());
+  launch_sample<qwen36_35b>(rig.step(), sample_rows, rig.stream.get());
   check(cudaStreamEndCapture(rig.stream.get(), &graph), "capturing");
   cudaGraphExec_t instance = nullptr;
   check(cudaGraphInstantiate(&instance, graph, 0), "making the graph");
@@ -484,89 +389,13 @@ TEST(CudaSample, ARowDoesNotDependOnOthersOrOnChance) {
     check(cudaGraphLaunch(exec.get(), rig.stream.get()), "launching the graph");
     check(cudaStreamSynchronize(rig.stream.get()), "running the graph");
     rig.steps += 2;
-    for (int row = 0; row < most_rows; ++row) {
+    for (int row = 0; row < sample_rows; ++row) {
       EXPECT_FALSE(rig.slots.read(rig.steps + 1, row).has_value());
       const auto drawn = rig.slots.read(rig.steps - 1, row);
       ASSERT_TRUE(drawn.has_value());
       if (launch == 0) {
         EXPECT_TRUE(same(*drawn, first[static_cast<std::size_t>(row)])) << row;
       }
-    }
-  }
-}
-
-/// Microseconds of a step, of many in a graph.
-double step_time(Rig<qwen36_35b>& rig, int rows) {
-  constexpr int steps = 20;
-  check(cudaStreamSynchronize(rig.stream.get()), "setting");
-  cudaGraph_t graph = nullptr;
-  check(cudaStreamBeginCapture(rig.stream.get(), cudaStreamCaptureModeThreadLocal), "capturing");
-  for (int i = 0; i < steps; ++i) launch_sample<qwen36_35b>(rig.step(), rows, rig.stream.get());
-  check(cudaStreamEndCapture(rig.stream.get(), &graph), "capturing");
-  cudaGraphExec_t instance = nullptr;
-  check(cudaGraphInstantiate(&instance, graph, 0), "making the graph");
-  const GraphExec exec(instance);
-  check(cudaGraphDestroy(graph), "dropping the graph");
-  cudaEvent_t begin = nullptr;
-  cudaEvent_t end = nullptr;
-  check(cudaEventCreate(&begin), "timing");
-  check(cudaEventCreate(&end), "timing");
-  std::vector<float> times;
-  for (int run = 0; run < 21; ++run) {
-    check(cudaEventRecord(begin, rig.stream.get()), "timing");
-    check(cudaGraphLaunch(exec.get(), rig.stream.get()), "timing");
-    check(cudaEventRecord(end, rig.stream.get()), "timing");
-    check(cudaStreamSynchronize(rig.stream.get()), "timing");
-    float milliseconds = 0;
-    check(cudaEventElapsedTime(&milliseconds, begin, end), "timing");
-    times.push_back(milliseconds);
-  }
-  cudaEventDestroy(begin);
-  cudaEventDestroy(end);
-  std::nth_element(times.begin(), times.begin() + 10, times.end());
-  return times[10] * 1000 / steps;
-}
-
-TEST(CudaSampleBenchmark, StepTimes) {
-  Rig<qwen36_35b> rig;
-  struct Case {
-    const char* what;
-    SamplingParams params;
-  };
-  const Case cases[] = {
-      {"greedy", {.temperature = 0}},
-      {"top-k 20, top-p 0.95", {.top_k = 20, .top_p = 0.95F}},
-      {"top-k 20, presence penalty", {.top_k = 20, .presence_penalty = 1.5F}},
-      {"top-k 20, 20 logprobs", {.top_k = 20, .top_logprobs = 20}},
-      {"temperature alone", {}},
-      {"top-p 0.95", {.top_p = 0.95F}},
-      {"min-p 0.05", {.min_p = 0.05F}},
-      {"top-k 300", {.top_k = 300}},
-      {"top-k 1000", {.top_k = 1000}},
-      {"top-k 1000, top-p 0.9", {.top_k = 1000, .top_p = 0.9F}},
-  };
-  std::vector<int> slot_of_row;
-  for (int row = 0; row < most_rows; ++row) slot_of_row.push_back(row);
-  upload(rig.row_slots.data(), slot_of_row.data(), slot_of_row.size() * sizeof(int));
-  for (const auto& [kind, logits] :
-       {std::pair<const char*, Logits>{"peaked", peaked_logits(qwen36_35b.vocabulary, 1)},
-        {"normal, deviation 2", normal_logits(qwen36_35b.vocabulary, 2.0F, 2)}}) {
-    for (int row = 0; row < most_rows; ++row) {
-      upload(rig.logits.data() + static_cast<std::size_t>(row) * qwen36_35b.vocabulary, logits.data(),
-             logits.size() * sizeof(float));
-    }
-    fmt::print("us a step, {:22} 1 row   4 rows  16 rows\n", kind);
-    for (const Case& one : cases) {
-      fmt::print("  {:32}", one.what);
-      for (const int rows : {1, 4, 16}) {
-        for (int row = 0; row < rows; ++row) {
-          SamplingParams params = one.params;
-          params.seed = static_cast<std::uint64_t>(row);
-          rig.set(row, params);
-        }
-        fmt::print("{:8.2f}", step_time(rig, rows));
-      }
-      fmt::print("\n");
     }
   }
 }
