@@ -2,13 +2,13 @@
 //
 //   h = norm(x);  logits = router h;  shares = softmax over the eight largest
 //   x += sum of share_e down_e(silu(gate_e h) * up_e h) + sigmoid(logits[experts]) shared(h)
-// Three kernels: the router with the shared expert's first half; the chosen experts' first halves; all second
-// halves with their sum. Every warp that needs the choice makes it anew from the logits: that is faster than
-// another kernel. The second halves read the choice, and with it their weights, before their predecessor
-// ends: the logits come from the kernel before it. Shapes: router [experts + 1][hidden] of 8 bits; a pair of
-// rows of gate and up lies in one tile. Rounding: linear.cuh; the router in float32. Bytes moved in a layer
-// of the 35B: 16.5 MB, each once for each row. Bound by them and by the choice, before which the first
-// halves' weights cannot be read.
+// Three kernels: the router with the shared expert's first half, whose last block chooses; the chosen
+// experts' first halves; all second halves with their sum. These read the choice, and with it their weights,
+// before their predecessor ends: it comes from the kernel before.
+//
+// Shapes: router [experts + 1][hidden] of 8 bits; a pair of rows of gate and up lies in one tile. Rounding:
+// linear.cuh; the router in float32. Bytes moved in a layer of the 35B: 16.5 MB, once for each row. Bound by
+// them and by the choice, before which the first halves' weights cannot be read.
 #include <cuda_runtime.h>
 
 #include "cuda/decode.h"
@@ -21,15 +21,10 @@ namespace {
 constexpr int top = Shape::experts_per_token;
 constexpr float inner_factor = 1.0F / 64.0F;  // keeps the inner activations in the range of half
 
-/// The chosen experts, largest logit first, the lower id first among equals.
-struct Choice {
-  int experts[top];
-  float shares[top];
-};
-
-/// Of a row's logits, by a whole warp.
+/// Chooses a row's experts, largest logit first, the lower id first among equals, by a whole warp: shares get
+/// the softmax over the chosen and, last, the shared expert's gate.
 template <int Experts>
-__device__ Choice choose(const float* logits) {
+__device__ void choose(const float* logits, int* chosen, float* shares) {
   constexpr int mine = Experts / warp_threads;
   const int lane = lane_id();
   unsigned keys[mine];  // ordered as the logits are
@@ -38,34 +33,40 @@ __device__ Choice choose(const float* logits) {
     const unsigned bits = __float_as_uint(__ldcg(logits + lane * mine + i));
     keys[i] = (bits & 0x80000000U) != 0 ? ~bits : bits | 0x80000000U;
   }
-  Choice choice;
-  float values[top];
-#pragma unroll
+  int expert = 0;  // of this lane's place
+  float value = -INFINITY;
   for (int n = 0; n < top; ++n) {
     unsigned highest = 0;
 #pragma unroll
-    for (int i = 0; i < mine; ++i) highest = max(highest, keys[i]);
+    for (unsigned key : keys) highest = max(highest, key);
     const unsigned winner = __reduce_max_sync(0xFFFFFFFFU, highest);
-    const int lowest_lane = __ffs(static_cast<int>(__ballot_sync(0xFFFFFFFFU, highest == winner))) - 1;
+    const int winning_lane = __ffs(static_cast<int>(__ballot_sync(0xFFFFFFFFU, highest == winner))) - 1;
     int index = 0;
 #pragma unroll
     for (int i = mine - 1; i >= 0; --i) {
       if (keys[i] == winner) index = i;
     }
-    index = __shfl_sync(0xFFFFFFFFU, index, lowest_lane);
+    index = __shfl_sync(0xFFFFFFFFU, index, winning_lane);
 #pragma unroll
     for (int i = 0; i < mine; ++i) {
-      if (lane == lowest_lane && i == index) keys[i] = 0;
+      if (lane == winning_lane && i == index) keys[i] = 0;
     }
-    choice.experts[n] = lowest_lane * mine + index;
-    values[n] = __uint_as_float((winner & 0x80000000U) != 0 ? winner & 0x7FFFFFFFU : ~winner);
+    if (lane == n) {
+      expert = winning_lane * mine + index;
+      value = __uint_as_float((winner & 0x80000000U) != 0 ? winner & 0x7FFFFFFFU : ~winner);
+    }
   }
+  const float peak = __shfl_sync(0xFFFFFFFFU, value, 0);
+  const float weight = lane < top ? expf(value - peak) : 0.0F;
   float total = 0;
 #pragma unroll
-  for (int n = 0; n < top; ++n) total += choice.shares[n] = expf(values[n] - values[0]);
-#pragma unroll
-  for (float& share : choice.shares) share /= total;
-  return choice;
+  for (int n = 0; n < top; ++n) total += __shfl_sync(0xFFFFFFFFU, weight, n);
+  if (lane < top) {
+    chosen[lane] = expert;
+    shares[lane] = weight / total;
+  } else if (lane == top) {
+    shares[top] = sigmoid(__ldcg(logits + Experts));
+  }
 }
 
 /// A row of the router times the normed rows, by a warp; 512 columns at a time.
@@ -113,8 +114,21 @@ __device__ void route(const ByteRows& router, int expert, const float* gain, con
   }
 }
 
-/// Blocks 0 .. tiles of the shared expert have one each; the others have a row of the router a warp.
-template <int K, int R>
+/// The block that is the last of `blocks` to come here: all that they have written before is visible to it.
+/// The counter is at zero again for the next time.
+__device__ bool arrives_last(unsigned* arrivals, unsigned blocks) {
+  __shared__ bool last;
+  __threadfence();
+  __syncthreads();
+  if (threadIdx.x == 0) last = atomicInc(arrivals, blocks - 1) == blocks - 1;
+  __syncthreads();
+  __threadfence();
+  return last;
+}
+
+/// Blocks 0 .. tiles of the shared expert have one each; the others have a row of the router a warp, and the
+/// last of them chooses.
+template <int K, int R, int Experts>
 __global__ __launch_bounds__(Layout<K, R>::threads,
                              R == 1 ? 1024 / Layout<K, R>::threads
                                     : 1) void router_kernel(DeviceLayer layer, DecodeState state, int rows) {
@@ -127,8 +141,12 @@ __global__ __launch_bounds__(Layout<K, R>::threads,
   const int block_rows = rows_of_block<R>(rows);
   if (block >= tiles) {
     const int expert = (block - tiles) * L::warps + warp_id();
-    if (expert < layer.router.rows)
+    if (expert <= Experts)
       route<K>(layer.router, expert, layer.post_attention_norm, state.x, state.router, first_row, block_rows);
+    if (!arrives_last(state.arrivals + blockIdx.y, gridDim.x - static_cast<unsigned>(tiles))) return;
+    for (int row = first_row + warp_id(); row < first_row + block_rows; row += L::warps)
+      choose<Experts>(state.router + row * (Experts + 1), state.chosen + row * top,
+                      state.shares + row * (top + 1));
     return;
   }
   const int channels = layer.shared_gate_up.rows / 2;
@@ -152,7 +170,7 @@ __global__ __launch_bounds__(Layout<K, R>::threads,
 }
 
 /// A block has a tile of one of the eight experts of a row.
-template <int K, int Experts>
+template <int K>
 __global__ __launch_bounds__(Layout<K, 1>::threads,
                              1024 / Layout<K, 1>::threads) void gate_up_kernel(DeviceLayer layer,
                                                                                DecodeState state) {
@@ -167,12 +185,7 @@ __global__ __launch_bounds__(Layout<K, 1>::threads,
   wait_for_predecessor();
   release_successor();
 
-  const Choice chosen = choose<Experts>(state.router + row * (Experts + 1));
-  int expert = 0;
-#pragma unroll
-  for (int n = 0; n < top; ++n) {
-    if (n == choice) expert = chosen.experts[n];
-  }
+  const int expert = state.chosen[row * top + choice];
   const TileStack& stack = layer.expert_gate_up;
   constexpr std::size_t row_bytes = static_cast<std::size_t>(K / tile_columns) * tile_bytes;
   TilePart<groups_of_warp> weights;
@@ -251,20 +264,13 @@ __global__ __launch_bounds__(down_warps<Model>() * warp_threads, 1) void down_ke
   __shared__ __align__(16)
       typename DownPart<S.shared_expert_hidden>::Part common[down_warps<Model>() - routed_warps];
 
-  const float* const logits = state.router + row * (S.experts + 1);
+  const float* const shares = state.shares + row * (top + 1);
   if (warp < routed_warps) {
-    const Choice chosen = choose<S.experts>(logits);
     const int mine = warp / Routed::warps;
     const int part = warp % Routed::warps;
-    int expert = 0;
-    float share = 0;
-#pragma unroll
-    for (int n = 0; n < top; ++n) {
-      if (n == mine) {
-        expert = chosen.experts[n];
-        share = chosen.shares[n];
-      }
-    }
+    // Chosen by the kernel before the predecessor.
+    const int expert = __ldcg(state.chosen + row * top + mine);
+    const float share = __ldcg(shares + mine);
     DownPart<S.expert_hidden> down;
     down.load(layer.expert_down.data + expert * tiled_bytes(S.hidden, S.expert_hidden), tile, part);
     wait_for_predecessor();
@@ -277,7 +283,7 @@ __global__ __launch_bounds__(down_warps<Model>() * warp_threads, 1) void down_ke
     down.load(layer.shared_down.data, tile, part);
     wait_for_predecessor();
     release_successor();
-    down.multiply(common[part], state.shared + row * S.shared_expert_hidden, part, sigmoid(logits[S.experts]),
+    down.multiply(common[part], state.shared + row * S.shared_expert_hidden, part, __ldcg(shares + top),
                   partials[warp]);
   }
   __syncthreads();
@@ -299,10 +305,10 @@ void decode_experts(cudaStream_t stream, const DeviceLayer& layer, const DecodeS
     const int tiles = layer.shared_gate_up.rows / tile_rows;
     launch_large(
         stream, {dim3(static_cast<unsigned>(tiles + router_blocks), row_blocks), L::threads, L::shared_bytes},
-        router_kernel<S.hidden, r()>, layer, state, rows);
+        router_kernel<S.hidden, r(), S.experts>, layer, state, rows);
   });
   launch_chained(stream, {dim3(2 * S.expert_hidden / tile_rows, top, count), Layout<S.hidden, 1>::threads},
-                 gate_up_kernel<S.hidden, S.experts>, layer, state);
+                 gate_up_kernel<S.hidden>, layer, state);
   launch_chained(stream, {dim3(S.hidden / tile_rows, count), down_warps<Model>() * warp_threads},
                  down_kernel<Model>, layer, state);
 }
