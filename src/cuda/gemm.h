@@ -18,6 +18,13 @@ inline constexpr float answer_scale = 1.0F / 16;
 /// Up to this many tokens are multiplied together.
 inline constexpr int token_tile = 128;
 
+/// The tokens of each tile but the last when `count` of them are shared out: as few tiles as possible, of
+/// about equal size, as a small tile costs more than its share.
+constexpr int tokens_of_tile(int count) {
+  const int tiles = (count + token_tile - 1) / token_tile;
+  return tiles == 0 ? 0 : (count + tiles - 1) / tiles;
+}
+
 /// Routes [first, first + count) of those that lead to an expert; count is 1 .. token_tile.
 struct TokenTile {
   int expert;
@@ -31,8 +38,8 @@ struct RouteTiles {
   const int* tokens = nullptr;  // of each route
   const TokenTile* tiles = nullptr;
   const int* count = nullptr;  // of tiles
-  // Two counters that begin with, and after every product again are, zero: tiles are of unequal cost, and blocks
-  // take the next one when they have done one.
+  // Two counters that begin with, and after every product again are, zero: tiles are of unequal cost, and
+  // blocks take the next one when they have done one.
   int* queue = nullptr;
 };
 

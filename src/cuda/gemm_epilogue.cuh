@@ -23,9 +23,9 @@ __device__ inline std::uint32_t clamped_halves(float first, float second, float 
   return as_bits(__hmax2_nan(__hmin2_nan(value, largest), __hneg2(largest)));
 }
 
-// Four 8 x 8 matrices of rows of weights x tokens are staged together: matrix m has the tokens 8 (m / across) ..
-// 8 (m / across) + 7 and the piece m % across from a token and a piece on. The piece is a multiple of `across`,
-// and the token one of 8, so that eight tokens later the place is a constant further.
+// Four 8 x 8 matrices of rows of weights x tokens are staged together: matrix m has the tokens 8 (m / across)
+// .. 8 (m / across) + 7 and the piece m % across from a token and a piece on. The piece is a multiple of
+// `across`, and the token one of 8, so that eight tokens later the place is a constant further.
 template <Epilogue epilogue>
 inline constexpr int staged_8_tokens = 8 * staged_pieces<epilogue> * 16;
 
@@ -53,7 +53,8 @@ __device__ inline void stage(std::uint32_t place, const std::uint32_t (&m)[4]) {
 #pragma unroll
   for (int i = 0; i < 4; ++i) {
     const std::uint32_t piece = place ^ static_cast<std::uint32_t>(i % across * 16);
-    store_shared(piece + static_cast<std::uint32_t>(i / across * staged_8_tokens<epilogue>), transpose_matrix(m[i]));
+    store_shared(piece + static_cast<std::uint32_t>(i / across * staged_8_tokens<epilogue>),
+                 transpose_matrix(m[i]));
   }
 #endif
 }
@@ -61,8 +62,8 @@ __device__ inline void stage(std::uint32_t place, const std::uint32_t (&m)[4]) {
 /// Finishes a warp's sums: 16 rows from `row` on, 8 x `blocks` tokens from `token` on; strip: which 16 of the
 /// 128 staged rows they are.
 template <Epilogue epilogue, int blocks>
-__device__ void finish(const Product& p, const float (&d)[blocks][4], const Tile& tile, int row,
-                       int strip, int token, std::uint32_t staging, int lane) {
+__device__ void finish(const Product& p, const float (&d)[blocks][4], const Tile& tile, int row, int strip,
+                       int token, std::uint32_t staging, int lane) {
   static_assert(blocks % 4 == 0 && epilogue != Epilogue::add);
   const int g = lane / 4;
   const int t = token + lane % 4 * 2;
@@ -123,8 +124,9 @@ __device__ void drain(const Product& p, const Tile& tile, int row, std::uint32_t
   }
 }
 
-// Sums that are added to a residual stay float, and so take the staging memory for 64 tokens at a time: [token]
-// [128 rows], rows exchanged by XOR with 8 (token / 2 mod 4), so that a fragment's stores are in all banks.
+// Sums that are added to a residual stay float, and so take the staging memory for 64 tokens at a time:
+// [token] [128 rows], rows exchanged by XOR with 8 (token / 2 mod 4), so that a fragment's stores are in all
+// banks.
 inline constexpr int added_tokens = 64;
 static_assert(added_tokens * staged_rows * 4 == staging_bytes);
 
@@ -151,15 +153,15 @@ __device__ void stage_sums(const float (&d)[blocks][4], int strip, std::uint32_t
 
 /// Adds what was staged of the 128 rows from `row` on, and the tokens from `token` of the tile on; called by
 /// `threads` threads after a barrier.
-__device__ inline void add_staged(const Product& p, const Tile& tile, int row, int token, std::uint32_t staging,
-                                  int thread, int threads) {
+__device__ inline void add_staged(const Product& p, const Tile& tile, int row, int token,
+                                  std::uint32_t staging, int thread, int threads) {
   const int column = thread % 32 * 4;
   if (row + column >= p.rows) return;
   const int count = min(added_tokens, tile.count - token);
 #pragma unroll 4
   for (int t = thread / 32; t < count; t += threads / 32) {
-    auto* at = reinterpret_cast<float4*>(p.residual + static_cast<std::size_t>(tile.first + token + t) * p.rows +
-                                         (row + column));
+    auto* at = reinterpret_cast<float4*>(
+        p.residual + static_cast<std::size_t>(tile.first + token + t) * p.rows + (row + column));
     const uint4 sums = load_shared16(staging + added_at(t, column));
     const float4 old = *at;
     *at = {old.x + __uint_as_float(sums.x), old.y + __uint_as_float(sums.y), old.z + __uint_as_float(sums.z),

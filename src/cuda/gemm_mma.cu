@@ -19,8 +19,8 @@ constexpr int stage_bytes = token_bytes + weight_bytes;
 static_assert(stage_bytes % 128 == 0 && staging_bytes <= stages * stage_bytes);
 
 /// Copies a step's tokens and weights into a stage.
-__device__ void load_stage(const Product& p, const Tile& tile,
-                           const __half* const (&rows)[4], int group, std::uint32_t stage) {
+__device__ void load_stage(const Product& p, const Tile& tile, const __half* const (&rows)[4], int group,
+                           std::uint32_t stage) {
   const int thread = static_cast<int>(threadIdx.x);
   const int piece = thread % 8;
 #pragma unroll
@@ -77,7 +77,9 @@ __global__ void __launch_bounds__(threads) product_kernel(const Product p) {
       std::uint32_t a[2][4][4];
 #pragma unroll
       for (int i = 0; i < 2; ++i)
-        unpack_tile(load_tile(tokens + static_cast<std::uint32_t>(token_bytes + (strip + i) * tile_bytes), lane), a[i]);
+        unpack_tile(
+            load_tile(tokens + static_cast<std::uint32_t>(token_bytes + (strip + i) * tile_bytes), lane),
+            a[i]);
 #pragma unroll
       for (int j = 0; j < 4; ++j) {
         const int token = first_token + 16 * j;
@@ -110,7 +112,8 @@ __global__ void __launch_bounds__(threads) product_kernel(const Product p) {
     } else {
 #pragma unroll
       for (int i = 0; i < 2; ++i) {
-        finish<epilogue>(p, d[i], tile, tile.row + (strip + i) * tile_rows, strip + i, first_token, base, lane);
+        finish<epilogue>(p, d[i], tile, tile.row + (strip + i) * tile_rows, strip + i, first_token, base,
+                         lane);
       }
       __syncthreads();
       drain<epilogue>(p, tile, tile.row, base, thread, threads);

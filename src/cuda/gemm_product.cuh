@@ -10,8 +10,8 @@
 
 namespace calla::cuda {
 
-/// A tile of the result: tokens (routes) first .. first + count - 1 and a number of rows. Behind the last tile
-/// come tiles without tokens.
+/// A tile of the result: tokens (routes) first .. first + count - 1 and a number of rows. Behind the last
+/// tile come tiles without tokens.
 struct Tile {
   int first;
   int count;
@@ -27,8 +27,9 @@ __device__ Tile tile_at(const Product& p, int index) {
   const int tokens = index / row_tiles;
   const int row = (index - tokens * row_tiles) * row_tile;
   if (p.tiles == nullptr) {
-    const int first = tokens * token_tile;
-    return {.first = first, .count = max(0, min(token_tile, p.tokens - first)), .row = row, .expert = 0};
+    const int share = tokens_of_tile(p.tokens);
+    const int first = tokens * share;
+    return {.first = first, .count = max(0, min(share, p.tokens - first)), .row = row, .expert = 0};
   }
   if (tokens >= *p.tile_count) return {};
   const TokenTile tile = p.tiles[tokens];
@@ -66,7 +67,8 @@ __device__ inline TileWords load_tile(std::uint32_t tile, int lane) {
 
 /// The four A fragments of a tile: s q + b in half, q exact.
 __device__ inline void unpack_tile(const TileWords& tile, std::uint32_t (&a)[4][4]) {
-  const __half2 scale[2] = {__float2half2_rn(scale_of(tile.pairs.x)), __float2half2_rn(scale_of(tile.pairs.y))};
+  const __half2 scale[2] = {__float2half2_rn(scale_of(tile.pairs.x)),
+                            __float2half2_rn(scale_of(tile.pairs.y))};
   const __half2 bias[2] = {__float2half2_rn(bias_of(tile.pairs.x)), __float2half2_rn(bias_of(tile.pairs.y))};
   const std::uint32_t words[4] = {tile.codes.x, tile.codes.y, tile.codes.z, tile.codes.w};
 #pragma unroll

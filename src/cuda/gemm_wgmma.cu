@@ -63,7 +63,9 @@ struct Ring {
   }
   __device__ std::uint32_t empty(int stage) const { return full(stage + stages); }
   /// The tile that begins in a stage, and the one that the producers turn to next.
-  __device__ std::uint32_t tile(int stage) const { return base + static_cast<std::uint32_t>(tiles_at + stage * 16); }
+  __device__ std::uint32_t tile(int stage) const {
+    return base + static_cast<std::uint32_t>(tiles_at + stage * 16);
+  }
   __device__ std::uint32_t next() const { return tile(stages); }
 };
 
@@ -83,7 +85,24 @@ __device__ inline Tile load_description(std::uint32_t from) {
           .expert = static_cast<int>(v.w)};
 }
 
+/// Brings a tile's weights into the second-level cache: a strip of 16 rows for each of the first lanes.
+__device__ inline void prefetch_weights(const Product& p, const Tile& tile, int lane) {
+  const int row = tile.row + lane * tile_rows;
+  if (tile.count > 0 && lane < row_tile / tile_rows && row < p.rows)
+    prefetch_bulk(weights_at(p, tile.expert, row, 0), static_cast<std::uint32_t>(p.groups * tile_bytes));
+}
+
+/// The same for the part of the residual that a tile is added to.
+__device__ inline void prefetch_residual(const Product& p, const Tile& tile, int thread) {
+  constexpr int lines = row_tile * 4 / 128;
+  const int row = tile.row + thread % lines * 32;
+  if (row >= p.rows) return;
+  for (int token = thread / lines; token < tile.count; token += warpgroup / lines)
+    prefetch_line(p.residual + static_cast<std::size_t>(tile.first + token) * p.rows + row);
+}
+
 /// Fills the ring for all tiles of this block.
+template <Epilogue epilogue>
 __device__ void produce(const Product& p, const Ring& ring, int thread) {
   constexpr int rows_apart = warpgroup / 8;  // a thread copies the same piece of every 16th token
   constexpr int token_copies = token_tile / rows_apart;
@@ -96,7 +115,10 @@ __device__ void produce(const Product& p, const Ring& ring, int thread) {
   int index = static_cast<int>(blockIdx.x);
   Place place;
   Tile tile = tile_at<row_tile>(p, index);
+  if (thread < 32) prefetch_weights(p, tile, thread);
   while (tile.count > 0) {
+    // The next tile: the one after as many as there are blocks, or the first that no block has taken; thread
+    // 0 asks early.
     Tile next{};
     if (p.queue != nullptr && thread == 0) next = tile_at<row_tile>(p, blocks + atomicAdd(p.queue, 1));
 
@@ -125,23 +147,24 @@ __device__ void produce(const Product& p, const Ring& ring, int thread) {
 #pragma unroll
       for (int i = 0; i < weight_copies; ++i) {
         if (codes[i] >= 0)
-          copy16(ring.weights(place.stage) + static_cast<std::uint32_t>((thread + i * warpgroup) * 16), weights + codes[i]);
+          copy16(ring.weights(place.stage) + static_cast<std::uint32_t>((thread + i * warpgroup) * 16),
+                 weights + codes[i]);
       }
       const std::uint32_t tokens = ring.tokens(place.stage) + to;
 #pragma unroll
       for (int i = 0; i < token_copies; ++i) {
         if (from[i] >= 0)
-          copy16(tokens + static_cast<std::uint32_t>(i * rows_apart * token_row_bytes),
-                 x + from[i]);
+          copy16(tokens + static_cast<std::uint32_t>(i * rows_apart * token_row_bytes), x + from[i]);
       }
       barrier_arrive_after_copies(ring.full(place.stage));
-      if (thread == 0) barrier_arrive(ring.full(place.stage));  // after the description, which it makes visible
+      if (thread == 0)
+        barrier_arrive(ring.full(place.stage));  // after the description, which it makes visible
+      if (epilogue == Epilogue::add && group == p.groups / 2) prefetch_residual(p, tile, thread);
       x += tile_columns / 8;
       weights += tile_bytes;
       place.advance();
     }
 
-    // The next tile: the one after as many as there are blocks, or the first that no block has taken.
     if (p.queue == nullptr) {
       index += blocks;
       next = tile_at<row_tile>(p, index);
@@ -152,6 +175,7 @@ __device__ void produce(const Product& p, const Ring& ring, int thread) {
       sync_threads(producer_barrier, warpgroup);
     }
     tile = next;
+    if (thread < 32) prefetch_weights(p, tile, thread);
   }
 
   // Behind the last tile: one without tokens.
@@ -161,7 +185,8 @@ __device__ void produce(const Product& p, const Ring& ring, int thread) {
     store_description(ring.tile(place.stage), tile);
     barrier_arrive(ring.full(place.stage));
     // The last block to end leaves the counters as they were.
-    if (p.queue != nullptr && atomicInc(reinterpret_cast<unsigned*>(p.queue + 1), gridDim.x - 1) == gridDim.x - 1)
+    if (p.queue != nullptr &&
+        atomicInc(reinterpret_cast<unsigned*>(p.queue + 1), gridDim.x - 1) == gridDim.x - 1)
       atomicExch(p.queue, 0);
   }
 }
@@ -170,54 +195,53 @@ using Sums = float[2][token_tile / 8][4];  // two times 64 rows of a warpgroup
 
 /// Adds up a tile's products for the first n tokens. The first stage is full.
 template <int n>
-__device__ inline void multiply(int groups, const Ring& ring, Place& place, int first_strip, int lane, Sums& d) {
+__device__ inline void multiply(int groups, const Ring& ring, Place& place, int first_strip, int lane,
+                                Sums& d) {
   std::uint32_t a[2][4][4];
-  const auto words_at = [&](int stage, int i) {
-    return load_tile(ring.weights(stage) + static_cast<std::uint32_t>((first_strip + 4 * i) * tile_bytes), lane);
+  TileWords words[2];
+  const auto load_words = [&] {
+    const std::uint32_t at = ring.weights(place.stage) + static_cast<std::uint32_t>(first_strip * tile_bytes);
+    words[0] = load_tile(at, lane);
+    words[1] = load_tile(at + 4 * tile_bytes, lane);
   };
   fence_async_proxy();
-  TileWords words = words_at(place.stage, 0);
-  int previous = 0;
+  load_words();
 #pragma unroll 1
   for (int group = 0; group < groups; ++group) {
     const int stage = place.stage;
     const std::uint64_t b = describe_rows128(ring.tokens(stage));
-    place.advance();
+    unpack_tile(words[0], a[0]);
+    unpack_tile(words[1], a[1]);
+    wgmma_fence();
 #pragma unroll
-    for (int i = 0; i < 2; ++i) {
-      // The product before last, which read these registers, has been waited for.
-      unpack_tile(words, a[i]);
-      wgmma_fence();
+    for (int h = 0; h < 4; ++h) {
 #pragma unroll
-      for (int h = 0; h < 4; ++h) wgmma<n>(d[i], a[i][h], b + static_cast<std::uint64_t>(2 * h));
-      wgmma_commit();
-      // The next words are loaded while the tensor cores are at work.
-      if (i == 0) {
-        words = words_at(stage, 1);
-      } else if (group + 1 < groups) {
-        wait_for(ring.full(place.stage), place.parity);
-        fence_async_proxy();
-        words = words_at(place.stage, 0);
-      }
-      wgmma_wait<1>();
-      if (i == 0 && group > 0 && lane == 0) barrier_arrive(ring.empty(previous));
+      for (int i = 0; i < 2; ++i) wgmma<n>(d[i], a[i][h], b + static_cast<std::uint64_t>(2 * h));
     }
-    previous = stage;
+    wgmma_commit();
+    place.advance();
+    if (group + 1 < groups) {
+      wait_for(ring.full(place.stage), place.parity);
+      fence_async_proxy();
+      load_words();
+    }
+    wgmma_wait<0>();
+    if (lane == 0) barrier_arrive(ring.empty(stage));
   }
-  wgmma_wait<0>();
-  if (lane == 0) barrier_arrive(ring.empty(previous));
 }
 
 /// One tile, for one warpgroup of consumers. The first stage is full.
 template <Epilogue epilogue>
-__device__ void consume(const Product& p, const Tile& tile, const Ring& ring, Place& place, int group_of_warps,
-                        int thread) {
+__device__ inline void consume(const Product& p, const Tile& tile, const Ring& ring, Place& place,
+                               int group_of_warps, int thread) {
   const int lane = thread % 32;
   const int warp = thread / 32;
   const int first_strip = group_of_warps * (staged_rows / tile_rows) + warp;
   Sums d = {};
-  if (tile.count > 64) {
+  if (tile.count > 96) {
     multiply<128>(p.groups, ring, place, first_strip, lane, d);
+  } else if (tile.count > 64) {
+    multiply<96>(p.groups, ring, place, first_strip, lane, d);
   } else if (tile.count > 32) {
     multiply<64>(p.groups, ring, place, first_strip, lane, d);
   } else {
@@ -278,7 +302,7 @@ __global__ void __launch_bounds__(threads, 1) product_kernel(const __grid_consta
 
   if (role == consumers) {
     give_registers<56>();
-    produce(p, ring, thread);
+    produce<epilogue>(p, ring, thread);
     return;
   }
   take_registers<224>();

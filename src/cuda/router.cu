@@ -4,12 +4,12 @@
 // Codes less 128 are exact in half, so a group's product is two on the tensor cores, with high and with low;
 // sums of groups are scaled and added in float, with what the bias and the 128 make of the sum of x:
 //   logit += s D + (b + 128 s) sum(x),  D = D_high + D_low / 2048.
-// A warp has 32 experts and up to 64 tokens, 16 at a time; the row behind the experts', the shared expert's gate,
-// is shared out among the warps, 8 tokens each. x comes through four stages of shared memory, codes straight
-// from global memory, a group ahead. In a group, lane t of a row has k = 16 t .. 16 t + 15 and gives them to the
-// four matrix products in order: any order serves as long as both operands agree, and this one makes 16-byte
-// loads of all.
-// Bytes: 0.5 MB of weights a block from the second-level cache, 8 KB of x a token; bound by the issue of mma.
+// A warp has 32 experts and up to 64 tokens, 16 at a time; the row behind the experts', the shared expert's
+// gate, is shared out among the warps, 8 tokens each. x comes through four stages of shared memory, codes
+// straight from global memory, a group ahead. In a group, lane t of a row has k = 16 t .. 16 t + 15 and gives
+// them to the four matrix products in order: any order serves as long as both operands agree, and this one
+// makes 16-byte loads of all. Bytes: 0.5 MB of weights a block from the second-level cache, 8 KB of x a
+// token; bound by the issue of mma.
 #include "cuda/codes.cuh"
 #include "cuda/device.h"
 #include "cuda/gemm_ptx.cuh"
@@ -21,7 +21,7 @@ namespace {
 constexpr int max_tokens = 64;  // of a block
 constexpr int warp_rows = 32;
 constexpr int stages = 4;
-constexpr int row_bytes = 128;                     // a group of a token
+constexpr int row_bytes = 128;                      // a group of a token
 constexpr int part_bytes = max_tokens * row_bytes;  // of the high or the low halves
 constexpr int sums_at = 2 * part_bytes;
 constexpr int stage_bytes = sums_at + max_tokens * 4;
@@ -37,7 +37,8 @@ __device__ inline std::uint32_t piece_at(int token, int piece) {
   return static_cast<std::uint32_t>(token * row_bytes + ((piece ^ (token & 7)) << 4));
 }
 
-__device__ void load_stage(const SplitRows& x, int columns, const Span& span, int group, std::uint32_t stage) {
+__device__ void load_stage(const SplitRows& x, int columns, const Span& span, int group,
+                           std::uint32_t stage) {
   const int piece = static_cast<int>(threadIdx.x) % 8;
   const int threads = static_cast<int>(blockDim.x);
   for (int token = static_cast<int>(threadIdx.x) / 8; span.first + token < span.end; token += threads / 8) {
@@ -129,7 +130,8 @@ struct TokenOperands {
   }
 };
 
-__device__ void store_logits(const float (&logit)[4], float* logits, int rows, int row, int token, int end, int lane) {
+__device__ void store_logits(const float (&logit)[4], float* logits, int rows, int row, int token, int end,
+                             int lane) {
 #pragma unroll
   for (int c = 0; c < 4; ++c) {
     const int t = token + lane % 4 * 2 + c % 2;
@@ -140,8 +142,8 @@ __device__ void store_logits(const float (&logit)[4], float* logits, int rows, i
 
 /// all_warps: of all rows, in one block or in several.
 template <int all_warps>
-__global__ void __launch_bounds__(32 * all_warps) router_kernel(ByteRows w, SplitRows x, int tokens, int block_tokens,
-                                                                float* logits) {
+__global__ void __launch_bounds__(32 * all_warps)
+    router_kernel(ByteRows w, SplitRows x, int tokens, int block_tokens, float* logits) {
   extern __shared__ __align__(128) std::byte memory[];
   const std::uint32_t base = shared_address(memory);
   const int lane = static_cast<int>(threadIdx.x) % 32;
@@ -152,10 +154,12 @@ __global__ void __launch_bounds__(32 * all_warps) router_kernel(ByteRows w, Spli
   constexpr int last_row = all_warps * warp_rows;
   constexpr int last_row_turns = max_tokens / 8 / all_warps;  // times 8 tokens of it for this warp
 
-  const RowPlaces places[3] = {{w, warp * warp_rows, lane}, {w, warp * warp_rows + 16, lane}, {w, last_row, lane}};
+  const RowPlaces places[3] = {
+      {w, warp * warp_rows, lane}, {w, warp * warp_rows + 16, lane}, {w, last_row, lane}};
   RowWords next[3] = {places[0].load(0), places[1].load(0), places[2].load(0)};
   for (int group = 0; group < stages - 1; ++group) {
-    if (group < groups) load_stage(x, w.columns, span, group, base + static_cast<std::uint32_t>(group * stage_bytes));
+    if (group < groups)
+      load_stage(x, w.columns, span, group, base + static_cast<std::uint32_t>(group * stage_bytes));
     commit_copies();
   }
 
@@ -215,12 +219,13 @@ __global__ void __launch_bounds__(32 * all_warps) router_kernel(ByteRows w, Spli
   for (int i = 0; i < 2; ++i) {
 #pragma unroll
     for (int j = 0; j < 8; ++j)
-      store_logits(logit[i][j], logits, w.rows, warp * warp_rows + 16 * i, span.first + 8 * j, span.end, lane);
+      store_logits(logit[i][j], logits, w.rows, warp * warp_rows + 16 * i, span.first + 8 * j, span.end,
+                   lane);
   }
 #pragma unroll
   for (int turn = 0; turn < last_row_turns; ++turn) {
-    store_logits(last_logit[turn], logits, w.rows, last_row, span.first + 8 * (warp + turn * all_warps), span.end,
-                 lane);
+    store_logits(last_logit[turn], logits, w.rows, last_row, span.first + 8 * (warp + turn * all_warps),
+                 span.end, lane);
   }
 }
 
@@ -229,13 +234,15 @@ void launch(const ByteRows& w, const SplitRows& x, int tokens, float* logits, cu
   constexpr int warps = experts / warp_rows;
   constexpr int shared = stages * stage_bytes;
   const auto kernel = router_kernel<warps>;
-  check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared), "asking for shared memory");
+  check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared),
+        "asking for shared memory");
   // Few tokens make few blocks: then a block has fewer tokens, or even fewer experts.
   const int block_tokens = tokens > 2048 ? max_tokens : 16;
   const int block_warps = tokens > 512 ? warps : 1;
   const dim3 grid(static_cast<unsigned>((tokens + block_tokens - 1) / block_tokens),
                   static_cast<unsigned>(warps / block_warps));
-  kernel<<<grid, static_cast<unsigned>(32 * block_warps), shared, stream>>>(w, x, tokens, block_tokens, logits);
+  kernel<<<grid, static_cast<unsigned>(32 * block_warps), shared, stream>>>(w, x, tokens, block_tokens,
+                                                                            logits);
   check(cudaGetLastError(), "launching the router");
 }
 

@@ -26,7 +26,8 @@ __device__ inline std::uint32_t warp_max(std::uint32_t value) { return __reduce_
 __device__ inline int warp_min(int value) { return __reduce_min_sync(~0U, value); }
 
 template <int experts>
-__global__ void __launch_bounds__(choose_threads) choose_kernel(const float* logits, int tokens, Routes routes) {
+__global__ void __launch_bounds__(choose_threads)
+    choose_kernel(const float* logits, int tokens, Routes routes) {
   constexpr int held = experts / 32;  // by a lane
   __shared__ int counts[experts];
   for (int e = static_cast<int>(threadIdx.x); e < experts; e += choose_threads) counts[e] = 0;
@@ -137,12 +138,12 @@ __global__ void __launch_bounds__(threads) place_kernel(int tokens, Routes route
   }
 
   if (block == 0) {
-    const int tiles = (total + token_tile - 1) / token_tile;
+    const int share = tokens_of_tile(total);
+    const int tiles = total == 0 ? 0 : (total + share - 1) / share;
     const int first_tile = sum_before(tiles, scratch);
     for (int i = 0; i < tiles; ++i) {
-      routes.tiles[first_tile + i] = {.expert = thread,
-                                      .first = expert_begin + i * token_tile,
-                                      .count = min(token_tile, total - i * token_tile)};
+      routes.tiles[first_tile + i] = {
+          .expert = thread, .first = expert_begin + i * share, .count = min(share, total - i * share)};
     }
     if (thread == threads - 1) *routes.tile_count = first_tile + tiles;
     if (thread < 2) routes.queue[thread] = 0;

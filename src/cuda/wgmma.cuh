@@ -1,5 +1,5 @@
-// PTX of Hopper, one instruction a function: the matrix instruction of a warpgroup, and the barriers that feed
-// it. Only for code that is compiled for sm_90a.
+// PTX of Hopper, one instruction a function: the matrix instruction of a warpgroup, and the barriers that
+// feed it. Only for code that is compiled for sm_90a.
 #pragma once
 #include <cstdint>
 
@@ -33,6 +33,13 @@ __device__ inline bool barrier_try_wait(std::uint32_t barrier, std::uint32_t par
       : "memory");
   return done != 0;
 }
+
+/// Starts a copy of `bytes` (a multiple of 16) from memory to the second-level cache.
+__device__ inline void prefetch_bulk(const void* at, std::uint32_t bytes) {
+  asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(at), "r"(bytes) : "memory");
+}
+/// The same of a line of 128 bytes.
+__device__ inline void prefetch_line(const void* at) { asm volatile("prefetch.global.L2 [%0];" ::"l"(at)); }
 
 /// Orders earlier accesses to shared memory by threads before later ones by the asynchronous proxy.
 __device__ inline void fence_async_proxy() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }

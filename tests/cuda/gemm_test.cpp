@@ -403,8 +403,11 @@ void test_experts(Path path, int hidden, int inner_width, const std::vector<int>
   const DeviceArray<int> token_device = on_device(token_of);
   const DeviceArray<TokenTile> tile_device = on_device(tiles);
   const DeviceArray<int> count_device = on_device(std::vector<int>{static_cast<int>(tiles.size())});
-  const RouteTiles route_tiles{
-      .tokens = token_device.data(), .tiles = tile_device.data(), .count = count_device.data()};
+  const DeviceArray<int> queue = on_device(std::vector<int>{0, 0});
+  const RouteTiles route_tiles{.tokens = token_device.data(),
+                               .tiles = tile_device.data(),
+                               .count = count_device.data(),
+                               .queue = queue.data()};
 
   const auto inner_device = poisoned<__half>(routes * inner_width);
   const auto answers_device = poisoned<__half>(routes * hidden);
@@ -436,6 +439,7 @@ void test_experts(Path path, int hidden, int inner_width, const std::vector<int>
   }
   const std::vector<__half> inner = on_host(inner_device);
   const std::vector<__half> answers = on_host(answers_device);
+  EXPECT_EQ(on_host(queue), (std::vector<int>{0, 0}));
 
   Comparison inners;
   Comparison outs;
@@ -490,7 +494,7 @@ void test_experts(Path path, int hidden, int inner_width, const std::vector<int>
 }
 
 TEST(Gemm, ExpertsOfTheModel) {
-  test_experts(Path::own, 2048, 512, {300, 0, 1, 128, 129, 33, 64, 0, 5, 256, 97});
+  test_experts(Path::own, 2048, 512, {300, 0, 1, 128, 129, 33, 64, 0, 5, 256, 97, 700, 31, 513});
 }
 TEST(Gemm, ExpertsOfTheDemo) {
   test_experts(Path::own, 512, 64, {3, 0, 128, 200, 65});
