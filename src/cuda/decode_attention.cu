@@ -121,14 +121,16 @@ __global__ __launch_bounds__(threads, 1) void attention_kernel(DeviceLayer layer
   const int warp = warp_id();
   const int lane = lane_id();
 
-  wait_for_predecessor();
-  release_successor();
+  // What a row is was settled long before the predecessor.
   const int slot = state.slots[row];
-  if (slot < 0 || state.active[row] == 0) return;
-  const int position = state.positions[slot] - 1;
+  const int position = slot < 0 ? 0 : state.positions[slot] - 1;
   const Splits splits(position + 1);
   const int first_tile = split * splits.of_split;
-  if (first_tile >= splits.tiles) return;
+  if (slot < 0 || state.active[row] == 0 || first_tile >= splits.tiles) {
+    wait_for_predecessor();
+    release_successor();
+    return;
+  }
   const int last_tile = min(first_tile + splits.of_split, splits.tiles);
   const PageTable pages = state.pages[slot];
   const std::size_t keys_offset = page_offset<S>(attention_layer, kv_head, 0);
@@ -136,6 +138,16 @@ __global__ __launch_bounds__(threads, 1) void attention_kernel(DeviceLayer layer
   const float* const projected =
       state.projected + static_cast<std::size_t>(row) * (2 * S.attention_dim() + 2 * S.kv_dim());
   const float* const turns = state.turns + row * Shape::rotary_dim;
+  const auto keys_at = [&](int tile) {
+    return pages[tile * tile_keys / page_positions] +
+           static_cast<std::size_t>(tile * tile_keys % page_positions + warp * warp_keys) * head_dim;
+  };
+  uint4 keys[8];
+  // All but the token's own key is there already.
+  const bool early = first_tile + 1 < splits.tiles;
+  if (early) load_keys(keys, keys_at(first_tile) + keys_offset);
+  wait_for_predecessor();
+  release_successor();
 
   {
     const int head = kv_head * heads_of_block + warp;
@@ -168,12 +180,7 @@ __global__ __launch_bounds__(threads, 1) void attention_kernel(DeviceLayer layer
   float peak = -INFINITY;  // of query head g, as are correction and sum
   float sum = 0;
   float output[heads_of_block][lane_dims] = {};
-  const auto keys_at = [&](int tile) {
-    return pages[tile * tile_keys / page_positions] +
-           static_cast<std::size_t>(tile * tile_keys % page_positions + warp * warp_keys) * head_dim;
-  };
-  uint4 keys[8];
-  load_keys(keys, keys_at(first_tile) + keys_offset);
+  if (!early) load_keys(keys, keys_at(first_tile) + keys_offset);
   for (int tile = first_tile; tile < last_tile; ++tile) {
     uint4 values[8];
     load_values(values, keys_at(tile) + values_offset);

@@ -35,17 +35,29 @@ struct Offsets {
   static constexpr int columns = b + S.delta_value_heads;
 };
 
-/// One channel of the convolution at a position; `keep`: the input joins the window.
-__device__ float convolve(const float* weights, float* window, int channels, int channel, int position,
-                          float input, bool keep) {
-  const float4 w = reinterpret_cast<const float4*>(weights)[channel];
-  const auto earlier = [&](int back) {
-    return window[((position - back) & (taps - 1)) * channels + channel];
-  };
-  const float sum = w.x * earlier(3) + w.y * earlier(2) + w.z * earlier(1) + w.w * input;
-  if (keep) window[(position & (taps - 1)) * channels + channel] = input;
-  return silu(sum);
-}
+/// A thread's channel of the convolution. What came before the token is read before the predecessor ends.
+struct Channel {
+  float* window = nullptr;  // of the channel
+  int channels = 0;
+  int position = 0;
+  float earlier = 0;  // the sum over the taps before the token
+  float newest = 0;   // the token's tap
+
+  __device__ Channel(const float* taps, float* all, int count, int channel, int at)
+      : window(all + channel), channels(count), position(at) {
+    const float4 w = reinterpret_cast<const float4*>(taps)[channel];
+    earlier = w.x * row(3) + w.y * row(2) + w.z * row(1);
+    newest = w.w;
+  }
+  /// `keep`: the input joins the window.
+  __device__ float operator()(float input, bool keep) const {
+    if (keep) window[(position & (taps - 1)) * channels] = input;
+    return silu(fmaf(newest, input, earlier));
+  }
+
+ private:
+  __device__ float row(int back) const { return window[((position - back) & (taps - 1)) * channels]; }
+};
 
 template <class Model>
 __global__ __launch_bounds__(threads) void delta_kernel(DeviceLayer layer, DecodeState state,
@@ -82,26 +94,34 @@ __global__ __launch_bounds__(threads) void delta_kernel(DeviceLayer layer, Decod
   for (int c = 0; c < columns_of_warp; ++c)
     s[c] = reinterpret_cast<const float4*>(recurrent + (warp * columns_of_warp + c) * head_dim)[lane];
 
-  wait_for_predecessor();
-  release_successor();
   const bool active = state.active[row] != 0;
   const int position = state.positions[slot] - 1;
   float* const window = state.windows[slot] + delta_layer * window_elements<S>();
-  const float* const projected = state.projected + static_cast<std::size_t>(row) * At::columns;
-
   // Threads 0 .. 127 have a channel of q, the others one of k; a warp then also has some of v.
   const bool is_key = thread >= head_dim;
   const int dim = thread % head_dim;
   const int channel = (is_key ? At::key : 0) + key_head * head_dim + dim;
-  const bool keeps_keys = active && part == 0 && head % values_per_key == 0;
-  const float mine =
-      convolve(layer.convolution, window, channels, channel, position, projected[channel], keeps_keys);
+  const int value = At::value + head * head_dim + part * columns_of_block + thread % columns_of_block;
+  const Channel key_channel(layer.convolution, window, channels, channel, position);
+  const Channel value_channel(layer.convolution, window, channels, value, position);
+  const float rate = expf(layer.a_log[head]);
+  const float bias = layer.dt_bias[head];
+  const int own_column = part * columns_of_block + warp * columns_of_warp + lane % columns_of_warp;
+  const float gain = layer.norm[own_column];
+
+  wait_for_predecessor();
+  release_successor();
+  const float* const projected = state.projected + static_cast<std::size_t>(row) * At::columns;
+  const float input = projected[channel];
+  const float value_input = projected[value];
+  const float a = projected[At::a + head];
+  const float b = projected[At::b + head];
+  const float z = projected[At::z + head * head_dim + own_column];
+
+  const float mine = key_channel(input, active && part == 0 && head % values_per_key == 0);
   const float squared = sum_of_warp(mine * mine);
   if (lane == 0) lengths[warp] = squared;
-  if (thread < columns_of_block) {
-    const int value = At::value + head * head_dim + part * columns_of_block + thread;
-    values[thread] = convolve(layer.convolution, window, channels, value, position, projected[value], active);
-  }
+  if (thread < columns_of_block) values[thread] = value_channel(value_input, active);
   __syncthreads();
   constexpr int half = warps / 2;
   const float* const length = lengths + (is_key ? half : 0);
@@ -127,12 +147,9 @@ __global__ __launch_bounds__(threads) void delta_kernel(DeviceLayer layer, Decod
     s[c] = {decay * s[c].x + k.x * u, decay * s[c].y + k.y * u, decay * s[c].z + k.z * u,
             decay * s[c].w + k.w * u};
     sum_of_squares += o * o;
-    if (lane == 0) {
-      const int v = part * columns_of_block + column;
-      const float z = projected[At::z + head * head_dim + v];
-      state.mixed[static_cast<std::size_t>(row) * S.delta_value_dim() + head * head_dim + v] =
-          o * layer.norm[v] * silu(z);
-    }
+    if (lane == c)
+      state.mixed[static_cast<std::size_t>(row) * S.delta_value_dim() + head * head_dim + own_column] =
+          o * gain * silu(z);
   }
   if (active) {
 #pragma unroll

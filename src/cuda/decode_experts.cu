@@ -21,52 +21,36 @@ namespace {
 constexpr int top = Shape::experts_per_token;
 constexpr float inner_factor = 1.0F / 64.0F;  // keeps the inner activations in the range of half
 
-/// Chooses a row's experts, largest logit first, the lower id first among equals, by a whole warp: shares get
-/// the softmax over the chosen and, last, the shared expert's gate.
+/// Chooses a row's experts, largest logit first, the lower id first among equals, by a whole block: a thread
+/// counts those that come before its own. Shares get the softmax over the chosen and, last, the shared
+/// expert's gate.
 template <int Experts>
 __device__ void choose(const float* logits, int* chosen, float* shares) {
-  constexpr int mine = Experts / warp_threads;
-  const int lane = lane_id();
-  unsigned keys[mine];  // ordered as the logits are
-#pragma unroll
-  for (int i = 0; i < mine; ++i) {
-    const unsigned bits = __float_as_uint(__ldcg(logits + lane * mine + i));
-    keys[i] = (bits & 0x80000000U) != 0 ? ~bits : bits | 0x80000000U;
-  }
-  int expert = 0;  // of this lane's place
-  float value = -INFINITY;
-  for (int n = 0; n < top; ++n) {
-    unsigned highest = 0;
-#pragma unroll
-    for (unsigned key : keys) highest = max(highest, key);
-    const unsigned winner = __reduce_max_sync(0xFFFFFFFFU, highest);
-    const int winning_lane = __ffs(static_cast<int>(__ballot_sync(0xFFFFFFFFU, highest == winner))) - 1;
-    int index = 0;
-#pragma unroll
-    for (int i = mine - 1; i >= 0; --i) {
-      if (keys[i] == winner) index = i;
-    }
-    index = __shfl_sync(0xFFFFFFFFU, index, winning_lane);
-#pragma unroll
-    for (int i = 0; i < mine; ++i) {
-      if (lane == winning_lane && i == index) keys[i] = 0;
-    }
-    if (lane == n) {
-      expert = winning_lane * mine + index;
-      value = __uint_as_float((winner & 0x80000000U) != 0 ? winner & 0x7FFFFFFFU : ~winner);
+  __shared__ float all[Experts];
+  __shared__ float best[top];
+  for (int expert = static_cast<int>(threadIdx.x); expert < Experts; expert += static_cast<int>(blockDim.x))
+    all[expert] = __ldcg(logits + expert);
+  __syncthreads();
+  for (int expert = static_cast<int>(threadIdx.x); expert < Experts; expert += static_cast<int>(blockDim.x)) {
+    const float mine = all[expert];
+    int rank = 0;
+#pragma unroll 16
+    for (int i = 0; i < Experts; ++i) rank += all[i] > mine || (all[i] == mine && i < expert) ? 1 : 0;
+    if (rank < top) {
+      best[rank] = mine;
+      chosen[rank] = expert;
     }
   }
-  const float peak = __shfl_sync(0xFFFFFFFFU, value, 0);
-  const float weight = lane < top ? expf(value - peak) : 0.0F;
-  float total = 0;
+  __syncthreads();
+  if (threadIdx.x < top) {
+    float total = 0;
 #pragma unroll
-  for (int n = 0; n < top; ++n) total += __shfl_sync(0xFFFFFFFFU, weight, n);
-  if (lane < top) {
-    chosen[lane] = expert;
-    shares[lane] = weight / total;
-  } else if (lane == top) {
+    for (const float logit : best) total += expf(logit - best[0]);
+    shares[threadIdx.x] = expf(best[threadIdx.x] - best[0]) / total;
+  } else if (threadIdx.x == top) {
     shares[top] = sigmoid(__ldcg(logits + Experts));
   }
+  __syncthreads();
 }
 
 /// A row of the router times the normed rows, by a warp; 512 columns at a time.
@@ -129,10 +113,9 @@ __device__ bool arrives_last(unsigned* arrivals, unsigned blocks) {
 /// Blocks 0 .. tiles of the shared expert have one each; the others have a row of the router a warp, and the
 /// last of them chooses.
 template <int K, int R, int Experts>
-__global__ __launch_bounds__(Layout<K, R>::threads,
-                             R == 1 ? 1024 / Layout<K, R>::threads
-                                    : 1) void router_kernel(DeviceLayer layer, DecodeState state, int rows) {
-  using L = Layout<K, R>;
+__global__ __launch_bounds__(Layout<K, R, 1>::threads, 3) void router_kernel(DeviceLayer layer,
+                                                                             DecodeState state, int rows) {
+  using L = Layout<K, R, 1>;
   extern __shared__ __align__(16) unsigned char raw[];
   auto& shared = *reinterpret_cast<typename L::Shared*>(raw);
   const int tiles = layer.shared_gate_up.rows / tile_rows;
@@ -144,14 +127,14 @@ __global__ __launch_bounds__(Layout<K, R>::threads,
     if (expert <= Experts)
       route<K>(layer.router, expert, layer.post_attention_norm, state.x, state.router, first_row, block_rows);
     if (!arrives_last(state.arrivals + blockIdx.y, gridDim.x - static_cast<unsigned>(tiles))) return;
-    for (int row = first_row + warp_id(); row < first_row + block_rows; row += L::warps)
+    for (int row = first_row; row < first_row + block_rows; ++row)
       choose<Experts>(state.router + row * (Experts + 1), state.chosen + row * top,
                       state.shares + row * (top + 1));
     return;
   }
   const int channels = layer.shared_gate_up.rows / 2;
-  walk_tiles<K, R, tile_rows / 2>(
-      layer.shared_gate_up, shared, block, tiles, block_rows,
+  walk_tiles<K, R, 1, tile_rows / 2>(
+      layer.shared_gate_up.data, tiles, shared, block, tiles, block_rows,
       [&](auto& part, int warp) {
         const int column = (warp * warp_threads + lane_id()) * 8;
         NormedColumns<R> normed(layer.post_attention_norm, column);
@@ -169,44 +152,39 @@ __global__ __launch_bounds__(Layout<K, R>::threads,
       });
 }
 
-/// A block has a tile of one of the eight experts of a row.
+// Tiles of an expert that a block has, all on their way at once.
+constexpr int expert_stages = 2;
+
+/// A block has some tiles of one of the eight experts of a row.
 template <int K>
-__global__ __launch_bounds__(Layout<K, 1>::threads,
-                             1024 / Layout<K, 1>::threads) void gate_up_kernel(DeviceLayer layer,
-                                                                               DecodeState state) {
-  using L = Layout<K, 1>;
-  const int tile = static_cast<int>(blockIdx.x);
+__global__ __launch_bounds__(Layout<K, 1, expert_stages>::threads) void gate_up_kernel(DeviceLayer layer,
+                                                                                       DecodeState state) {
+  using L = Layout<K, 1, expert_stages>;
+  extern __shared__ __align__(16) unsigned char raw[];
+  auto& shared = *reinterpret_cast<typename L::Shared*>(raw);
   const int choice = static_cast<int>(blockIdx.y);
   const int row = static_cast<int>(blockIdx.z);
-  const int part = warp_id();
-  const int column = (part * warp_threads + lane_id()) * 8;
-  __shared__ __align__(16) typename L::Shared shared;
+  const int column = (warp_id() * warp_threads + lane_id()) * 8;
   NormedColumns<1> normed(layer.post_attention_norm, column);
+  // The residual stream is older than the predecessor.
+  shared.parts[warp_id()].fill(1, [&](int, float(&values)[8]) {
+    normed(state.x + static_cast<std::size_t>(row) * K + column, 0, values);
+  });
+  normed.store(shared.squares[warp_id()]);
   wait_for_predecessor();
   release_successor();
 
   const int expert = state.chosen[row * top + choice];
   const TileStack& stack = layer.expert_gate_up;
-  constexpr std::size_t row_bytes = static_cast<std::size_t>(K / tile_columns) * tile_bytes;
-  TilePart<groups_of_warp> weights;
-  weights.load(stack.data + (static_cast<std::size_t>(expert) * (stack.rows / tile_rows) + tile) * row_bytes +
-               part * groups_of_warp * tile_bytes);
-
-  shared.parts[part].fill(1, [&](int, float(&values)[8]) {
-    normed(state.x + static_cast<std::size_t>(row) * K + column, 0, values);
-  });
-  normed.store(shared.squares[part]);
-  TileProduct<1> product;
-  product.add(weights, shared.parts[part]);
-  product.store(shared.partials[0][part]);
-  __syncthreads();
-  const int channel = static_cast<int>(threadIdx.x);
-  if (channel >= tile_rows / 2) return;
-  const float factor = inverse_rms<L::warps, K, 1>(shared.squares, 0) / residual_scale;
-  const auto sum = [&](int r) { return sum_partials<L::warps>(&shared.partials[0][0][r], L::partial); };
   const int channels = stack.rows / 2;
-  state.inner[(row * top + choice) * channels + tile * (tile_rows / 2) + channel] =
-      silu(sum(channel) * factor) * (sum(channel + tile_rows / 2) * factor);
+  walk_tiles<K, 1, expert_stages, tile_rows / 2>(
+      stack.data + static_cast<std::size_t>(expert) * tiled_bytes(stack.rows, K), stack.rows / tile_rows,
+      shared, static_cast<int>(blockIdx.x), static_cast<int>(gridDim.x), 1, [](auto&, int) {},
+      [&](int tile, int channel, int, auto sum) {
+        const float factor = inverse_rms<L::warps, K, 1>(shared.squares, 0) / residual_scale;
+        state.inner[(row * top + choice) * channels + tile * (tile_rows / 2) + channel] =
+            silu(sum(channel) * factor) * (sum(channel + tile_rows / 2) * factor);
+      });
 }
 
 /// How the warps of a block share the columns of a down projection.
@@ -222,18 +200,22 @@ template <int K>
 struct DownPart {
   using P = DownParts<K>;
   using Part = Activations<P::groups_of_part, 1>;
-  TilePart<P::groups_of_part> weights;
+  StagedPart<P::groups_of_part> weights;
+  Part x;
 
-  __device__ void load(const std::byte* matrix, int tile, int part) {
-    weights.load(matrix +
+  __device__ void start(const std::byte* matrix, int tile, int part) {
+    weights.copy(matrix +
                  (static_cast<std::size_t>(tile) * P::groups + part * P::groups_of_part) * tile_bytes);
+    commit_copies();
   }
-  __device__ void multiply(Part& x, const float* inner, int part, float share, float* partial) const {
+  __device__ void multiply(const float* inner, int part, float share, float* partial) {
     x.fill(1, [&](int, float(&values)[8]) {
       load8(inner + (part * P::groups_of_part * tile_columns + lane_id() * 8), values);
 #pragma unroll
       for (float& value : values) value *= inner_factor;
     });
+    wait_for_copies<0>();
+    __syncwarp();
     TileProduct<1> product;
     product.add(weights, x);
     const float factor = share / inner_factor;
@@ -249,6 +231,14 @@ constexpr int down_warps() {
          DownParts<Model::shape.shared_expert_hidden>::warps;
 }
 
+template <class Model>
+struct DownShared {
+  static constexpr int routed_warps = top * DownParts<Model::shape.expert_hidden>::warps;
+  DownPart<Model::shape.expert_hidden> routed[routed_warps];
+  DownPart<Model::shape.shared_expert_hidden> common[down_warps<Model>() - routed_warps];
+  float partials[down_warps<Model>()][tile_rows];
+};
+
 /// A block has a tile of the sum over all experts of a row.
 template <class Model>
 __global__ __launch_bounds__(down_warps<Model>() * warp_threads, 1) void down_kernel(DeviceLayer layer,
@@ -259,38 +249,36 @@ __global__ __launch_bounds__(down_warps<Model>() * warp_threads, 1) void down_ke
   const int tile = static_cast<int>(blockIdx.x);
   const int row = static_cast<int>(blockIdx.y);
   const int warp = warp_id();
-  __shared__ float partials[down_warps<Model>()][tile_rows];
-  __shared__ __align__(16) typename DownPart<S.expert_hidden>::Part routed[routed_warps];
-  __shared__ __align__(16)
-      typename DownPart<S.shared_expert_hidden>::Part common[down_warps<Model>() - routed_warps];
+  extern __shared__ __align__(16) unsigned char raw[];
+  auto& shared = *reinterpret_cast<DownShared<Model>*>(raw);
 
+  // Older than the predecessor: the residual stream, and the choice.
+  float* const mine = state.x + static_cast<std::size_t>(row) * S.hidden + tile * tile_rows + threadIdx.x;
+  const float residual = threadIdx.x < tile_rows ? __ldcg(mine) : 0.0F;
   const float* const shares = state.shares + row * (top + 1);
   if (warp < routed_warps) {
-    const int mine = warp / Routed::warps;
+    const int choice = warp / Routed::warps;
     const int part = warp % Routed::warps;
-    // Chosen by the kernel before the predecessor.
-    const int expert = __ldcg(state.chosen + row * top + mine);
-    const float share = __ldcg(shares + mine);
-    DownPart<S.expert_hidden> down;
-    down.load(layer.expert_down.data + expert * tiled_bytes(S.hidden, S.expert_hidden), tile, part);
+    const int expert = __ldcg(state.chosen + row * top + choice);
+    shared.routed[warp].start(layer.expert_down.data + expert * tiled_bytes(S.hidden, S.expert_hidden), tile,
+                              part);
+    const float share = __ldcg(shares + choice);
     wait_for_predecessor();
     release_successor();
-    down.multiply(routed[warp], state.inner + (row * top + mine) * S.expert_hidden, part, share,
-                  partials[warp]);
+    shared.routed[warp].multiply(state.inner + (row * top + choice) * S.expert_hidden, part, share,
+                                 shared.partials[warp]);
   } else {
     const int part = warp - routed_warps;
-    DownPart<S.shared_expert_hidden> down;
-    down.load(layer.shared_down.data, tile, part);
+    shared.common[part].start(layer.shared_down.data, tile, part);
+    const float share = __ldcg(shares + top);
     wait_for_predecessor();
     release_successor();
-    down.multiply(common[part], state.shared + row * S.shared_expert_hidden, part, __ldcg(shares + top),
-                  partials[warp]);
+    shared.common[part].multiply(state.shared + row * S.shared_expert_hidden, part, share,
+                                 shared.partials[warp]);
   }
   __syncthreads();
-  const int r = static_cast<int>(threadIdx.x);
-  if (r < tile_rows)
-    state.x[static_cast<std::size_t>(row) * S.hidden + tile * tile_rows + r] +=
-        sum_partials<down_warps<Model>()>(&partials[0][r], tile_rows);
+  if (threadIdx.x < tile_rows)
+    *mine = residual + sum_partials<down_warps<Model>()>(&shared.partials[0][threadIdx.x], tile_rows);
 }
 
 }  // namespace
@@ -300,17 +288,21 @@ void decode_experts(cudaStream_t stream, const DeviceLayer& layer, const DecodeS
   constexpr Shape S = Model::shape;
   const auto count = static_cast<unsigned>(rows);
   with_block_rows(rows, [&](auto r, unsigned row_blocks) {
-    using L = Layout<S.hidden, r()>;
+    using L = Layout<S.hidden, r(), 1>;
     constexpr int router_blocks = (S.experts + 1 + L::warps - 1) / L::warps;
     const int tiles = layer.shared_gate_up.rows / tile_rows;
     launch_large(
         stream, {dim3(static_cast<unsigned>(tiles + router_blocks), row_blocks), L::threads, L::shared_bytes},
         router_kernel<S.hidden, r(), S.experts>, layer, state, rows);
   });
-  launch_chained(stream, {dim3(2 * S.expert_hidden / tile_rows, top, count), Layout<S.hidden, 1>::threads},
-                 gate_up_kernel<S.hidden>, layer, state);
-  launch_chained(stream, {dim3(S.hidden / tile_rows, count), down_warps<Model>() * warp_threads},
-                 down_kernel<Model>, layer, state);
+  using L = Layout<S.hidden, 1, expert_stages>;
+  constexpr unsigned blocks = (2 * S.expert_hidden / tile_rows + expert_stages - 1) / expert_stages;
+  launch_large(stream, {dim3(blocks, top, count), L::threads, L::shared_bytes}, gate_up_kernel<S.hidden>,
+               layer, state);
+  launch_large(
+      stream,
+      {dim3(S.hidden / tile_rows, count), down_warps<Model>() * warp_threads, sizeof(DownShared<Model>)},
+      down_kernel<Model>, layer, state);
 }
 
 template void decode_experts<Qwen36>(cudaStream_t, const DeviceLayer&, const DecodeState&, int);

@@ -15,19 +15,18 @@
 namespace calla::cuda {
 namespace {
 
-template <int K, int R, bool Head>
-__global__ __launch_bounds__(Layout<K, R>::threads,
-                             R == 1 ? 1024 / Layout<K, R>::threads
-                                    : 1) void project_kernel(Tiles w, const float* gain, const float* x,
-                                                             float* out, int columns, const int* slots,
-                                                             int rows) {
-  using L = Layout<K, R>;
+template <int K, int R, int Stages, bool Head>
+__global__ __launch_bounds__(Layout<K, R, Stages>::threads) void project_kernel(Tiles w, const float* gain,
+                                                                              const float* x, float* out,
+                                                                              int columns, const int* slots,
+                                                                              int rows) {
+  using L = Layout<K, R, Stages>;
   extern __shared__ __align__(16) unsigned char raw[];
   auto& shared = *reinterpret_cast<typename L::Shared*>(raw);
   const int first_row = static_cast<int>(blockIdx.y) * R;
   const int block_rows = rows_of_block<R>(rows);
-  walk_tiles<K, R, tile_rows>(
-      w, shared, static_cast<int>(blockIdx.x), static_cast<int>(gridDim.x), block_rows,
+  walk_tiles<K, R, Stages, tile_rows>(
+      w.data, w.rows / tile_rows, shared, static_cast<int>(blockIdx.x), static_cast<int>(gridDim.x), block_rows,
       [&](auto& part, int warp) {
         const int column = (warp * warp_threads + lane_id()) * 8;
         NormedColumns<R> normed(gain, column);
@@ -47,16 +46,23 @@ __global__ __launch_bounds__(Layout<K, R>::threads,
 }
 
 template <int K, int R, int Heads>
-__global__ __launch_bounds__(Layout<K, R>::threads, 1) void output_kernel(Tiles w, const float* mixed,
-                                                                          const float* squares, float* x,
-                                                                          int hidden, int rows) {
-  using L = Layout<K, R>;
+__global__ __launch_bounds__(Layout<K, R, 1>::threads) void output_kernel(Tiles w, const float* mixed,
+                                                                        const float* squares, float* x,
+                                                                        int hidden, int rows) {
+  using L = Layout<K, R, 1>;
+  static_assert(L::threads >= tile_rows * R, "a thread has one output");
   extern __shared__ __align__(16) unsigned char raw[];
   auto& shared = *reinterpret_cast<typename L::Shared*>(raw);
+  const int tile = static_cast<int>(blockIdx.x);
   const int first_row = static_cast<int>(blockIdx.y) * R;
   const int block_rows = rows_of_block<R>(rows);
-  walk_tiles<K, R, tile_rows>(
-      w, shared, static_cast<int>(blockIdx.x), static_cast<int>(gridDim.x), block_rows,
+  // The residual stream that this thread adds to is older than the predecessor.
+  const int thread = static_cast<int>(threadIdx.x);
+  float* const mine = x + static_cast<std::size_t>(first_row + thread / tile_rows) * hidden + tile * tile_rows +
+                      thread % tile_rows;
+  const float residual = thread < tile_rows * block_rows ? __ldcg(mine) : 0.0F;
+  walk_tiles<K, R, 1, tile_rows>(
+      w.data, w.rows / tile_rows, shared, tile, static_cast<int>(gridDim.x), block_rows,
       [&](auto& part, int warp) {
         const int column = (warp * warp_threads + lane_id()) * 8;
         wait_for_predecessor();
@@ -66,26 +72,22 @@ __global__ __launch_bounds__(Layout<K, R>::threads, 1) void output_kernel(Tiles 
           if constexpr (Heads > 0) {
             const int head = column / Shape::delta_head_dim;
             const float4 s = reinterpret_cast<const float4*>(squares)[(first_row + row) * Heads + head];
-            const float factor =
-                1.0F / sqrtf((s.x + s.y + s.z + s.w) / Shape::delta_head_dim + rms_norm_epsilon);
+            const float factor = 1.0F / sqrtf((s.x + s.y + s.z + s.w) / Shape::delta_head_dim + rms_norm_epsilon);
 #pragma unroll
             for (float& value : values) value *= factor;
           }
         });
       },
-      [&](int tile, int r, int row, auto sum) {
-        x[static_cast<std::size_t>(first_row + row) * hidden + tile * tile_rows + r] += sum(r);
-      });
+      [&](int, int r, int, auto sum) { *mine = residual + sum(r); });
 }
 
-/// With one row a block multiplies one tile, read before the predecessor ends; with more, what it knows of
-/// the activations serves several.
-unsigned tile_blocks(int tiles, int block_rows) {
-  constexpr int batch_blocks = 264;
-  return static_cast<unsigned>(block_rows == 1 ? tiles : std::min(tiles, batch_blocks));
-}
+// With this many blocks every SM of an H200 has two, which leaves half of it to the successor's preparations.
+constexpr int walking_blocks = 264;
+// Tiles on their way: all that a block has in the first projections of one row.
+constexpr int layer_stages = 3;
+constexpr int head_stages = 4;
 
-constexpr int head_blocks = 528;
+unsigned blocks_of(int tiles) { return static_cast<unsigned>(std::min(tiles, walking_blocks)); }
 
 }  // namespace
 
@@ -93,10 +95,9 @@ template <class Model>
 void decode_project(cudaStream_t stream, const DeviceLayer& layer, const DecodeState& state, int rows) {
   constexpr int K = Model::shape.hidden;
   with_block_rows(rows, [&](auto r, unsigned row_blocks) {
-    using L = Layout<K, r()>;
-    launch_large(stream,
-                 {dim3(tile_blocks(layer.in.rows / tile_rows, r()), row_blocks), L::threads, L::shared_bytes},
-                 project_kernel<K, r(), false>, layer.in, layer.input_norm, state.x, state.projected,
+    using L = Layout<K, r(), layer_stages>;
+    launch_large(stream, {dim3(blocks_of(layer.in.rows / tile_rows), row_blocks), L::threads, L::shared_bytes},
+                 project_kernel<K, r(), layer_stages, false>, layer.in, layer.input_norm, state.x, state.projected,
                  layer.in.rows, state.slots, rows);
   });
 }
@@ -108,11 +109,11 @@ void decode_output(cudaStream_t stream, const DeviceLayer& layer, bool is_attent
   with_block_rows(rows, [&](auto r, unsigned row_blocks) {
     const dim3 blocks(static_cast<unsigned>(layer.out.rows / tile_rows), row_blocks);
     if (is_attention) {
-      using L = Layout<S.attention_dim(), r()>;
-      launch_large(stream, {blocks, L::threads, L::shared_bytes}, output_kernel<S.attention_dim(), r(), 0>,
-                   layer.out, state.mixed, state.squares, state.x, S.hidden, rows);
+      using L = Layout<S.attention_dim(), r(), 1>;
+      launch_large(stream, {blocks, L::threads, L::shared_bytes}, output_kernel<S.attention_dim(), r(), 0>, layer.out,
+                   state.mixed, state.squares, state.x, S.hidden, rows);
     } else {
-      using L = Layout<S.delta_value_dim(), r()>;
+      using L = Layout<S.delta_value_dim(), r(), 1>;
       launch_large(stream, {blocks, L::threads, L::shared_bytes},
                    output_kernel<S.delta_value_dim(), r(), S.delta_value_heads>, layer.out, state.mixed,
                    state.squares, state.x, S.hidden, rows);
@@ -124,13 +125,10 @@ template <class Model>
 void decode_head(cudaStream_t stream, const DeviceWeights& weights, const DecodeState& state, int rows) {
   constexpr Shape S = Model::shape;
   with_block_rows(rows, [&](auto r, unsigned row_blocks) {
-    using L = Layout<S.hidden, r()>;
-    const int tiles = weights.head.rows / tile_rows;
-    launch_large(
-        stream,
-        {dim3(static_cast<unsigned>(std::min(tiles, head_blocks)), row_blocks), L::threads, L::shared_bytes},
-        project_kernel<S.hidden, r(), true>, weights.head, weights.norm, state.x, state.logits, S.vocabulary,
-        state.slots, rows);
+    using L = Layout<S.hidden, r(), head_stages>;
+    launch_large(stream, {dim3(blocks_of(weights.head.rows / tile_rows), row_blocks), L::threads, L::shared_bytes},
+                 project_kernel<S.hidden, r(), head_stages, true>, weights.head, weights.norm, state.x,
+                 state.logits, S.vocabulary, state.slots, rows);
   });
 }
 

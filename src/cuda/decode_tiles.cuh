@@ -53,13 +53,14 @@ __device__ float inverse_rms(const float (*squares)[R], int row) {
 }
 
 /// A block whose warps share the K columns of a matrix, for R rows of activations.
-template <int K, int R>
+template <int K, int R, int Stages>
 struct Layout {
   static constexpr int warps = K / (tile_columns * groups_of_warp);
   static constexpr int threads = warps * warp_threads;
   static constexpr int partial = tile_rows * R;  // floats a warp
   using Part = Activations<groups_of_warp, R>;
   struct Shared {
+    StagedPart<groups_of_warp> staged[Stages][warps];
     Part parts[warps];
     float partials[2][warps][partial];
     float squares[warps][R];
@@ -67,26 +68,33 @@ struct Layout {
   static constexpr std::size_t shared_bytes = sizeof(Shared);
 };
 
-/// A block walks over tiles, `step` apart, from `first` on. fill(part, warp) fills a warp's part of the
-/// activations; finish(tile, output, row of x, sum) is called for `Outputs` outputs of each tile and row,
-/// sum(r) being the product of the tile's row r.
-template <int K, int R, int Outputs, class Prepare, class Finish>
-__device__ void walk_tiles(const Tiles& w, typename Layout<K, R>::Shared& shared, int first, int step,
-                           int rows, Prepare prepare, Finish finish) {
-  using L = Layout<K, R>;
+/// A block walks over tiles, `step` apart, from `first` on, and has `Stages` of them on their way at any time, from
+/// before its predecessor ends. prepare(part, warp) waits for the predecessor and fills a warp's part of the
+/// activations; finish(tile, output, row of x, sum) is called for `Outputs` outputs of each tile and row, sum(r)
+/// being the product of the tile's row r.
+template <int K, int R, int Stages, int Outputs, class Prepare, class Finish>
+__device__ void walk_tiles(const std::byte* matrix, int tiles, typename Layout<K, R, Stages>::Shared& shared,
+                           int first, int step, int rows, Prepare prepare, Finish finish) {
+  using L = Layout<K, R, Stages>;
   const int part = warp_id();
-  const int tiles = w.rows / tile_rows;
   constexpr std::size_t row_bytes = static_cast<std::size_t>(K / tile_columns) * tile_bytes;
-  const std::byte* const mine = w.data + part * groups_of_warp * tile_bytes;
-
-  int tile = first;
-  TilePart<groups_of_warp> weights;
-  weights.load(mine + tile * row_bytes);
-  prepare(shared.parts[part], part);  // waits for the predecessor
-  for (int round = 0; tile < tiles; ++round, tile += step) {
+  const std::byte* const mine = matrix + part * groups_of_warp * tile_bytes;
+  const auto start = [&](int stage, int tile) {
+    if (tile < tiles) shared.staged[stage][part].copy(mine + tile * row_bytes);
+    commit_copies();
+  };
+#pragma unroll
+  for (int stage = 0; stage < Stages; ++stage) start(stage, first + stage * step);
+  prepare(shared.parts[part], part);
+  int stage = 0;
+  for (int round = 0, tile = first; tile < tiles; ++round, tile += step) {
+    wait_for_copies<Stages - 1>();
+    __syncwarp();
     TileProduct<R> product;
-    product.add(weights, shared.parts[part]);
-    if (tile + step < tiles) weights.load(mine + (tile + step) * row_bytes);
+    product.add(shared.staged[stage][part], shared.parts[part]);
+    __syncwarp();
+    start(stage, tile + Stages * step);
+    stage = stage + 1 == Stages ? 0 : stage + 1;
     float(&partial)[L::warps][L::partial] = shared.partials[round % 2];
     product.store(partial[part]);
     __syncthreads();

@@ -26,20 +26,25 @@ inline constexpr float low_factor = 2048.0F;
 __device__ inline int lane_id() { return static_cast<int>(threadIdx.x) % warp_threads; }
 __device__ inline int warp_id() { return static_cast<int>(threadIdx.x) / warp_threads; }
 
-/// The part of `G` groups of columns that a warp has of a tile, as it lies in memory.
+/// The part of `G` groups of columns that a warp has of a tile, in shared memory as it lies in device memory.
 template <int G>
-struct TilePart {
-  uint4 codes[G];
-  uint2 scales[G];
+struct alignas(16) StagedPart {
+  std::byte data[G * tile_bytes];
 
-  /// `at` is the first of G tiles of a row of tiles.
-  __device__ void load(const std::byte* at) {
-    const int lane = lane_id();
+  /// The warp starts to copy the first of G neighbouring tiles and those behind it.
+  __device__ void copy(const std::byte* from) {
+    constexpr int piece = 16;
 #pragma unroll
-    for (int i = 0; i < G; ++i) {
-      codes[i] = load_weights(at + i * tile_bytes + lane * 16);
-      scales[i] = load_weights8(at + i * tile_bytes + tile_code_bytes + lane / 4 * 8);
+    for (int first = 0; first < G * tile_bytes; first += warp_threads * piece) {
+      const int at = first + lane_id() * piece;
+      if (at < G * tile_bytes) copy_async(data + at, from + at);
     }
+  }
+  __device__ uint4 codes(int group) const {
+    return *reinterpret_cast<const uint4*>(data + group * tile_bytes + lane_id() * 16);
+  }
+  __device__ uint2 scales(int group) const {
+    return *reinterpret_cast<const uint2*>(data + group * tile_bytes + tile_code_bytes + lane_id() / 4 * 8);
   }
 };
 
@@ -47,7 +52,7 @@ struct TilePart {
 /// the B operand, and their sums. A row takes the columns 2 r (high halves) and 2 r + 1 (low halves) of the
 /// instruction.
 template <int G, int R>
-struct Activations {
+struct alignas(16) Activations {
   static constexpr int row_blocks = (R + block_rows - 1) / block_rows;
   static constexpr int lanes = 8 * G;          // that have columns, eight neighbours each
   static constexpr int group_words = 64 + 8;   // the padding keeps lanes off each other's banks
@@ -125,11 +130,13 @@ struct TileProduct {
   float value[row_blocks][2] = {};
 
   template <int G>
-  __device__ void add(const TilePart<G>& w, const Activations<G, R>& x) {
+  __device__ void add(const StagedPart<G>& w, const Activations<G, R>& x) {
 #pragma unroll
     for (int i = 0; i < G; ++i) {
       std::uint32_t a[4][4];
-      const std::uint32_t words[4] = {w.codes[i].x, w.codes[i].y, w.codes[i].z, w.codes[i].w};
+      const uint4 codes = w.codes(i);
+      const uint2 scales = w.scales(i);
+      const std::uint32_t words[4] = {codes.x, codes.y, codes.z, codes.w};
 #pragma unroll
       for (int h = 0; h < 4; ++h) unpack_codes(words[h], a[h]);
 #pragma unroll
@@ -140,10 +147,10 @@ struct TileProduct {
 #pragma unroll
         for (int h = 0; h < 4; ++h) mma_16816(d, a[h], b[2 * h], b[2 * h + 1]);
         const float sum = x.sum(i, nb);
-        value[nb][0] = fmaf(scale_of(w.scales[i].x), d[0] + d[1] / low_factor,
-                            fmaf(bias_of(w.scales[i].x), sum, value[nb][0]));
-        value[nb][1] = fmaf(scale_of(w.scales[i].y), d[2] + d[3] / low_factor,
-                            fmaf(bias_of(w.scales[i].y), sum, value[nb][1]));
+        value[nb][0] = fmaf(scale_of(scales.x), d[0] + d[1] / low_factor,
+                            fmaf(bias_of(scales.x), sum, value[nb][0]));
+        value[nb][1] = fmaf(scale_of(scales.y), d[2] + d[3] / low_factor,
+                            fmaf(bias_of(scales.y), sum, value[nb][1]));
       }
     }
   }

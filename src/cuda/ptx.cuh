@@ -51,6 +51,21 @@ __device__ inline void release_successor() {
 #endif
 }
 
+/// Starts a copy of 16 bytes to shared memory, past the first-level cache.
+__device__ inline void copy_async(void* shared, const void* global) {
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(
+                   static_cast<std::uint32_t>(__cvta_generic_to_shared(shared))),
+               "l"(global)
+               : "memory");
+}
+/// Ends a group of this thread's copies.
+__device__ inline void commit_copies() { asm volatile("cp.async.commit_group;" ::: "memory"); }
+/// Waits until at most `pending` groups of this thread's copies are under way.
+template <int pending>
+__device__ inline void wait_for_copies() {
+  asm volatile("cp.async.wait_group %0;" ::"n"(pending) : "memory");
+}
+
 /// 16 bytes of weights, read once: not kept in the first-level cache.
 __device__ inline uint4 load_weights(const void* at) {
   uint4 v;
