@@ -132,9 +132,8 @@ __global__ __launch_bounds__(threads) void delta_kernel(DeviceLayer layer, Decod
 
   const float4 k = reinterpret_cast<const float4*>(keys)[lane];
   const float4 q = reinterpret_cast<const float4*>(queries)[lane];
-  const float beta = sigmoid(projected[At::b + head]);
-  const float decay =
-      expf(-expf(layer.a_log[head]) * softplus(projected[At::a + head] + layer.dt_bias[head]));
+  const float beta = sigmoid(b);
+  const float decay = expf(-rate * softplus(a + bias));
   const float kq = sum_of_warp(k.x * q.x + k.y * q.y + k.z * q.z + k.w * q.w);
   float sum_of_squares = 0;
 #pragma unroll
