@@ -220,6 +220,8 @@ __global__ __launch_bounds__(attention_wgmma_threads,
     take_registers<240>();
     attention::consume<heads, kv_heads>(call, ring, first_token, kv_head, tiles);
   }
+#else
+  __trap();  // the build has code for sm_90, not for sm_90a
 #endif
 }
 

@@ -283,6 +283,8 @@ __global__ __launch_bounds__(delta_scan_wgmma_threads,
     __syncwarp();
   }
   cluster_sync();  // no block arrives at the barriers of one that has ended
+#else
+  __trap();  // the build has code for sm_90, not for sm_90a
 #endif
 }
 
