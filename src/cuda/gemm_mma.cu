@@ -61,17 +61,17 @@ __global__ void __launch_bounds__(threads) product_kernel(const Product p) {
     for (int group = 0; group < stages - 1; ++group) {
       if (group < p.groups)
         load_stage(p, tile, rows, group, base + static_cast<std::uint32_t>(group * stage_bytes));
-      commit_copies();
+      end_copy_group();
     }
 
     float d[2][8][4] = {};
     for (int group = 0; group < p.groups; ++group) {
-      wait_for_copies<stages - 2>();
+      wait_for_copy_groups<stages - 2>();
       __syncthreads();  // the stage is complete, and the one before it has been read
       const int next = group + stages - 1;
       if (next < p.groups)
         load_stage(p, tile, rows, next, base + static_cast<std::uint32_t>(next % stages * stage_bytes));
-      commit_copies();
+      end_copy_group();
 
       const std::uint32_t tokens = base + static_cast<std::uint32_t>(group % stages * stage_bytes);
       std::uint32_t a[2][4][4];
@@ -96,7 +96,7 @@ __global__ void __launch_bounds__(threads) product_kernel(const Product p) {
         }
       }
     }
-    wait_for_copies<0>();
+    wait_for_copy_groups<0>();
     __syncthreads();
 
     if constexpr (epilogue == Epilogue::add) {

@@ -18,10 +18,10 @@ __device__ inline void copy4(std::uint32_t to, const void* from) {
   asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" ::"r"(to), "l"(from) : "memory");
 }
 /// Ends a group of copies.
-__device__ inline void commit_copies() { asm volatile("cp.async.commit_group;" ::: "memory"); }
+__device__ inline void end_copy_group() { asm volatile("cp.async.commit_group;" ::: "memory"); }
 /// Waits until at most `pending` groups of copies are under way.
 template <int pending>
-__device__ inline void wait_for_copies() {
+__device__ inline void wait_for_copy_groups() {
   asm volatile("cp.async.wait_group %0;" ::"n"(pending) : "memory");
 }
 

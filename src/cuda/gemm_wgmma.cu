@@ -32,6 +32,8 @@ constexpr int barriers_at = weights_begin + stages * weight_bytes;
 constexpr int tiles_at = barriers_at + 2 * stages * 8;
 constexpr int shared_bytes = tiles_at + (stages + 1) * 16 + 1024;  // the last for the alignment
 
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL  // the rest of these only where the kernel has a body
+
 // Named barriers.
 constexpr int consumer_barrier = 1;  // and the next one
 constexpr int producer_barrier = consumer_barrier + consumers;
@@ -283,6 +285,8 @@ __device__ inline void consume(const Product& p, const Tile& tile, const Ring& r
     sync();
   }
 }
+
+#endif
 
 template <Epilogue epilogue>
 __global__ void __launch_bounds__(threads, 1) product_kernel(const __grid_constant__ Product p) {

@@ -160,7 +160,7 @@ __global__ void __launch_bounds__(32 * all_warps)
   for (int group = 0; group < stages - 1; ++group) {
     if (group < groups)
       load_stage(x, w.columns, span, group, base + static_cast<std::uint32_t>(group * stage_bytes));
-    commit_copies();
+    end_copy_group();
   }
 
   float logit[2][8][4] = {};
@@ -173,12 +173,12 @@ __global__ void __launch_bounds__(32 * all_warps)
 #pragma unroll
       for (int i = 0; i < 3; ++i) next[i] = places[i].load(group + 1);
     }
-    wait_for_copies<stages - 2>();
+    wait_for_copy_groups<stages - 2>();
     __syncthreads();  // the stage is complete, and the one before it has been read
     const int ahead = group + stages - 1;
     if (ahead < groups)
       load_stage(x, w.columns, span, ahead, base + static_cast<std::uint32_t>(ahead % stages * stage_bytes));
-    commit_copies();
+    end_copy_group();
 
     const std::uint32_t stage = base + static_cast<std::uint32_t>(group % stages * stage_bytes);
 #pragma unroll

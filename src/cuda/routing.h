@@ -26,7 +26,9 @@ struct Routes {
   int* queue = nullptr;
   int* counts = nullptr;  // [tokens / 64, rounded up][experts], tokens of the 64 that go to the expert
 
-  RouteTiles as_tiles() const { return {.tokens = tokens, .tiles = tiles, .count = tile_count, .queue = queue}; }
+  RouteTiles as_tiles() const {
+    return {.tokens = tokens, .tiles = tiles, .count = tile_count, .queue = queue};
+  }
 };
 
 /// The memory that routes of up to `tokens` tokens take, and routes laid out in it.
