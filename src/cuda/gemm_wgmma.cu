@@ -317,6 +317,8 @@ __global__ void __launch_bounds__(threads, 1) product_kernel(const __grid_consta
     if (tile.count == 0) break;
     consume<epilogue>(p, tile, ring, place, role, thread);
   }
+#else
+  __trap();  // the build has code for sm_90, not for sm_90a
 #endif
 }
 
