@@ -33,18 +33,15 @@ struct DecodeState {
   float* const* windows = nullptr;    // [slots], convolution windows of all layers
   float* logits = nullptr;            // [slots][vocabulary]
   // Workspace
-  float* x = nullptr;            // [most_rows][hidden], the residual stream
-  float* turns = nullptr;        // [most_rows][64], RoPE of the token's position: 32 cosines, 32 sines
-  float* projected = nullptr;    // [most_rows][projected_columns]
-  float* mixed = nullptr;        // [most_rows][mixed_columns]
-  float* squares = nullptr;      // [most_rows][delta_value_heads][4], of the mixer's output before its norm
-  float* partials = nullptr;     // [most_rows][attention_heads][attention_splits][256 + 2]
-  float* router = nullptr;       // [most_rows][experts + 1]
-  int* chosen = nullptr;         // [most_rows][8], the experts
-  float* shares = nullptr;       // [most_rows][9], theirs and the shared expert's
-  unsigned* arrivals = nullptr;  // [most_rows], zero between kernels
-  float* inner = nullptr;        // [most_rows][8][expert_hidden]
-  float* shared = nullptr;       // [most_rows][shared_expert_hidden]
+  float* x = nullptr;          // [most_rows][hidden], the residual stream
+  float* turns = nullptr;      // [most_rows][64], RoPE of the token's position: 32 cosines, 32 sines
+  float* projected = nullptr;  // [most_rows][projected_columns]
+  float* mixed = nullptr;      // [most_rows][mixed_columns]
+  float* squares = nullptr;    // [most_rows][delta_value_heads][4], of the mixer's output before its norm
+  float* partials = nullptr;   // [most_rows][attention_heads][attention_splits][256 + 2]
+  float* router = nullptr;     // [most_rows][experts + 1]
+  float* inner = nullptr;      // [most_rows][8][expert_hidden]
+  float* shared = nullptr;     // [most_rows][shared_expert_hidden]
 };
 
 template <Shape S>

@@ -2,13 +2,14 @@
 //
 //   h = norm(x);  logits = router h;  shares = softmax over the eight largest
 //   x += sum of share_e down_e(silu(gate_e h) * up_e h) + sigmoid(logits[experts]) shared(h)
-// Three kernels: the router with the shared expert's first half, whose last block chooses; the chosen
-// experts' first halves; all second halves with their sum. These read the choice, and with it their weights,
-// before their predecessor ends: it comes from the kernel before.
+// Three kernels: the router with the shared expert's first half; the chosen experts' first halves; all second
+// halves with their sum. Every block that needs the choice makes it anew from the logits: that is faster than
+// to hand it over. The second halves read the logits, and with the choice their weights, before their
+// predecessor ends: they come from the kernel before.
 //
-// Shapes: router [experts + 1][hidden] of 8 bits; a pair of rows of gate and up lies in one tile. Rounding:
-// linear.cuh; the router in float32. Bytes moved in a layer of the 35B: 16.5 MB, once for each row. Bound by
-// them and by the choice, before which the first halves' weights cannot be read.
+// Shapes: the router's codes of 8 bits are two planes of 4, each a row of tiles; a pair of rows of gate and
+// up lies in one tile. Rounding: linear.cuh. Bytes moved in a layer of the 35B: 16.5 MB, once for each row.
+// Bound by them and by the choice, before which the first halves' weights cannot be read.
 #include <cuda_runtime.h>
 
 #include "cuda/decode.h"
@@ -19,136 +20,120 @@ namespace calla::cuda {
 namespace {
 
 constexpr int top = Shape::experts_per_token;
+constexpr int most_experts = 256;
 constexpr float inner_factor = 1.0F / 64.0F;  // keeps the inner activations in the range of half
 
-/// Chooses a row's experts, largest logit first, the lower id first among equals, by a whole block: a thread
-/// counts those that come before its own. Shares get the softmax over the chosen and, last, the shared
-/// expert's gate.
+/// The chosen experts, largest logit first, the lower id first among equals.
+struct Choice {
+  int experts[top];
+  float logits[top];
+};
+
+struct ChoiceShared {
+  Choice chosen;
+  float peaks[warp_threads];
+  int count;
+  float logits[most_experts];
+  int experts[most_experts];
+};
+
+/// Chooses the experts of a row, by a whole block. The eighth largest is not below the least of the warps'
+/// largest: of the few that are not below that either, each counts those that come before it.
 template <int Experts>
-__device__ void choose(const float* logits, int* chosen, float* shares) {
-  __shared__ float all[Experts];
-  __shared__ float best[top];
-  for (int expert = static_cast<int>(threadIdx.x); expert < Experts; expert += static_cast<int>(blockDim.x))
-    all[expert] = __ldcg(logits + expert);
+__device__ const Choice& choose(const float* logits, ChoiceShared& shared) {
+  constexpr int groups = Experts / warp_threads;
+  const int thread = static_cast<int>(threadIdx.x);
+  if (thread < top) shared.chosen.experts[thread] = 0;  // in case a logit is not a number
+  if (thread == 0) shared.count = 0;
+  const float mine = thread < Experts ? __ldcg(logits + thread) : -INFINITY;
+  float peak = mine;
+#pragma unroll
+  for (int distance = warp_threads / 2; distance > 0; distance /= 2)
+    peak = fmaxf(peak, __shfl_xor_sync(0xFFFFFFFFU, peak, distance));
+  if (lane_id() == 0) shared.peaks[warp_id()] = peak;
   __syncthreads();
-  for (int expert = static_cast<int>(threadIdx.x); expert < Experts; expert += static_cast<int>(blockDim.x)) {
-    const float mine = all[expert];
+  float bound = -INFINITY;
+  if constexpr (groups >= top) {
+    bound = shared.peaks[0];
+#pragma unroll
+    for (int group = 1; group < groups; ++group) bound = fminf(bound, shared.peaks[group]);
+  }
+  if (thread < Experts && mine >= bound) {
+    const int place = atomicAdd(&shared.count, 1);
+    shared.logits[place] = mine;
+    shared.experts[place] = thread;
+  }
+  __syncthreads();
+  const int count = shared.count;
+  if (thread < count) {
+    const float logit = shared.logits[thread];
+    const int expert = shared.experts[thread];
     int rank = 0;
-#pragma unroll 16
-    for (int i = 0; i < Experts; ++i) rank += all[i] > mine || (all[i] == mine && i < expert) ? 1 : 0;
+    for (int i = 0; i < count; ++i)
+      rank += shared.logits[i] > logit || (shared.logits[i] == logit && shared.experts[i] < expert) ? 1 : 0;
     if (rank < top) {
-      best[rank] = mine;
-      chosen[rank] = expert;
+      shared.chosen.experts[rank] = expert;
+      shared.chosen.logits[rank] = logit;
     }
   }
   __syncthreads();
-  if (threadIdx.x < top) {
-    float total = 0;
-#pragma unroll
-    for (const float logit : best) total += expf(logit - best[0]);
-    shares[threadIdx.x] = expf(best[threadIdx.x] - best[0]) / total;
-  } else if (threadIdx.x == top) {
-    shares[top] = sigmoid(__ldcg(logits + Experts));
-  }
-  __syncthreads();
+  return shared.chosen;
 }
 
-/// A row of the router times the normed rows, by a warp; 512 columns at a time.
-template <int K>
-__device__ void route(const ByteRows& router, int expert, const float* gain, const float* x, float* logits,
-                      int first_row, int rows) {
-  constexpr int lane_codes = 16;
-  constexpr int chunks = K / (warp_threads * lane_codes);
-  const int lane = lane_id();
-  uint4 codes[chunks];
-  std::uint32_t scales[chunks];
-  const auto column = [&](int chunk) { return (chunk * warp_threads + lane) * lane_codes; };
+/// The softmax over the chosen, of one.
+__device__ float share_of(const Choice& chosen, int place) {
+  float total = 0;
 #pragma unroll
-  for (int c = 0; c < chunks; ++c) {
-    codes[c] = load_weights(router.codes + static_cast<std::size_t>(expert) * K + column(c));
-    scales[c] = __ldg(router.scales + expert * (K / tile_columns) + column(c) / tile_columns);
-  }
-  wait_for_predecessor();
-  release_successor();
-  for (int row = first_row; row < first_row + rows; ++row) {
-    float product = 0;
-    float squares = 0;
-#pragma unroll
-    for (int c = 0; c < chunks; ++c) {
-      const std::uint32_t words[4] = {codes[c].x, codes[c].y, codes[c].z, codes[c].w};
-      float sum = 0;
-      float weighted = 0;
-#pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        const float4 value = *reinterpret_cast<const float4*>(x + row * K + column(c) + 4 * i);
-        const float4 scale = *reinterpret_cast<const float4*>(gain + column(c) + 4 * i);
-        squares += value.x * value.x + value.y * value.y + value.z * value.z + value.w * value.w;
-        const float n[4] = {value.x * scale.x, value.y * scale.y, value.z * scale.z, value.w * scale.w};
-#pragma unroll
-        for (int j = 0; j < 4; ++j) {
-          sum += n[j];
-          weighted = fmaf(static_cast<float>((words[i] >> (8 * j)) & 0xFFU), n[j], weighted);
-        }
-      }
-      product += scale_of(scales[c]) * weighted + bias_of(scales[c]) * sum;
-    }
-    product = sum_of_warp(product);
-    squares = sum_of_warp(squares);
-    if (lane == 0) logits[row * router.rows + expert] = product / sqrtf(squares / K + rms_norm_epsilon);
-  }
+  for (const float logit : chosen.logits) total += expf(logit - chosen.logits[0]);
+  return expf(chosen.logits[place] - chosen.logits[0]) / total;
 }
 
-/// The block that is the last of `blocks` to come here: all that they have written before is visible to it.
-/// The counter is at zero again for the next time.
-__device__ bool arrives_last(unsigned* arrivals, unsigned blocks) {
-  __shared__ bool last;
-  __threadfence();
-  __syncthreads();
-  if (threadIdx.x == 0) last = atomicInc(arrivals, blocks - 1) == blocks - 1;
-  __syncthreads();
-  __threadfence();
-  return last;
-}
+// A row of router tiles is two: the low and the high halves of the codes.
+constexpr int router_planes = 2;
 
-/// Blocks 0 .. tiles of the shared expert have one each; the others have a row of the router a warp, and the
-/// last of them chooses.
+/// Blocks 0 .. tiles of the shared expert have one each; the others have a row of router tiles.
 template <int K, int R, int Experts>
-__global__ __launch_bounds__(Layout<K, R, 1>::threads, 3) void router_kernel(DeviceLayer layer,
-                                                                             DecodeState state, int rows) {
-  using L = Layout<K, R, 1>;
+__global__ __launch_bounds__(Layout<K, R, router_planes>::threads) void router_kernel(DeviceLayer layer,
+                                                                                      DecodeState state,
+                                                                                      int rows) {
+  using L = Layout<K, R, router_planes>;
   extern __shared__ __align__(16) unsigned char raw[];
   auto& shared = *reinterpret_cast<typename L::Shared*>(raw);
   const int tiles = layer.shared_gate_up.rows / tile_rows;
   const int block = static_cast<int>(blockIdx.x);
   const int first_row = static_cast<int>(blockIdx.y) * R;
   const int block_rows = rows_of_block<R>(rows);
-  if (block >= tiles) {
-    const int expert = (block - tiles) * L::warps + warp_id();
-    if (expert <= Experts)
-      route<K>(layer.router, expert, layer.post_attention_norm, state.x, state.router, first_row, block_rows);
-    if (!arrives_last(state.arrivals + blockIdx.y, gridDim.x - static_cast<unsigned>(tiles))) return;
-    for (int row = first_row; row < first_row + block_rows; ++row)
-      choose<Experts>(state.router + row * (Experts + 1), state.chosen + row * top,
-                      state.shares + row * (top + 1));
+  const auto prepare = [&](auto& part, int warp) {
+    const int column = (warp * warp_threads + lane_id()) * 8;
+    NormedColumns<R> normed(layer.post_attention_norm, column);
+    wait_for_predecessor();
+    release_successor();
+    part.fill(block_rows, [&](int row, float(&values)[8]) {
+      normed(state.x + static_cast<std::size_t>(first_row + row) * K + column, row, values);
+    });
+    normed.store(shared.squares[warp]);
+  };
+  const auto factor = [&](int row) {
+    return inverse_rms<L::warps, K, R>(shared.squares, row) / residual_scale;
+  };
+  if (block < tiles) {
+    const int channels = layer.shared_gate_up.rows / 2;
+    multiply_tiles<K, R, router_planes, tile_rows / 2>(
+        layer.shared_gate_up.data, tiles, shared, block, tiles, block_rows, prepare,
+        [&](int tile, int channel, int row, auto sum) {
+          state.shared[(first_row + row) * channels + tile * (tile_rows / 2) + channel] =
+              silu(sum(channel) * factor(row)) * (sum(channel + tile_rows / 2) * factor(row));
+        });
     return;
   }
-  const int channels = layer.shared_gate_up.rows / 2;
-  walk_tiles<K, R, 1, tile_rows / 2>(
-      layer.shared_gate_up.data, tiles, shared, block, tiles, block_rows,
-      [&](auto& part, int warp) {
-        const int column = (warp * warp_threads + lane_id()) * 8;
-        NormedColumns<R> normed(layer.post_attention_norm, column);
-        wait_for_predecessor();
-        release_successor();
-        part.fill(block_rows, [&](int row, float(&values)[8]) {
-          normed(state.x + static_cast<std::size_t>(first_row + row) * K + column, row, values);
-        });
-        normed.store(shared.squares[warp]);
-      },
-      [&](int tile, int channel, int row, auto sum) {
-        const float factor = inverse_rms<L::warps, K, R>(shared.squares, row) / residual_scale;
-        state.shared[(first_row + row) * channels + tile * (tile_rows / 2) + channel] =
-            silu(sum(channel) * factor) * (sum(channel + tile_rows / 2) * factor);
+  const int tile = (block - tiles) * router_planes;
+  multiply_tiles<K, R, router_planes, tile_rows>(
+      layer.router_tiles.data, tile + router_planes, shared, tile, 1, block_rows, prepare,
+      [&](int plane, int r, int row, auto sum) {
+        const int expert = (block - tiles) * tile_rows + r;
+        if (plane != tile || expert > Experts) return;
+        const float high = sum_partials<L::warps>(&shared.partials[1][0][r * R + row], L::partial);
+        state.router[(first_row + row) * (Experts + 1) + expert] = (sum(r) + high) * factor(row);
       });
 }
 
@@ -156,12 +141,13 @@ __global__ __launch_bounds__(Layout<K, R, 1>::threads, 3) void router_kernel(Dev
 constexpr int expert_stages = 2;
 
 /// A block has some tiles of one of the eight experts of a row.
-template <int K>
+template <int K, int Experts>
 __global__ __launch_bounds__(Layout<K, 1, expert_stages>::threads) void gate_up_kernel(DeviceLayer layer,
                                                                                        DecodeState state) {
   using L = Layout<K, 1, expert_stages>;
   extern __shared__ __align__(16) unsigned char raw[];
   auto& shared = *reinterpret_cast<typename L::Shared*>(raw);
+  __shared__ ChoiceShared choices;
   const int choice = static_cast<int>(blockIdx.y);
   const int row = static_cast<int>(blockIdx.z);
   const int column = (warp_id() * warp_threads + lane_id()) * 8;
@@ -174,10 +160,10 @@ __global__ __launch_bounds__(Layout<K, 1, expert_stages>::threads) void gate_up_
   wait_for_predecessor();
   release_successor();
 
-  const int expert = state.chosen[row * top + choice];
+  const int expert = choose<Experts>(state.router + row * (Experts + 1), choices).experts[choice];
   const TileStack& stack = layer.expert_gate_up;
   const int channels = stack.rows / 2;
-  walk_tiles<K, 1, expert_stages, tile_rows / 2>(
+  multiply_tiles<K, 1, expert_stages, tile_rows / 2>(
       stack.data + static_cast<std::size_t>(expert) * tiled_bytes(stack.rows, K), stack.rows / tile_rows,
       shared, static_cast<int>(blockIdx.x), static_cast<int>(gridDim.x), 1, [](auto&, int) {},
       [&](int tile, int channel, int, auto sum) {
@@ -237,6 +223,7 @@ struct DownShared {
   DownPart<Model::shape.expert_hidden> routed[routed_warps];
   DownPart<Model::shape.shared_expert_hidden> common[down_warps<Model>() - routed_warps];
   float partials[down_warps<Model>()][tile_rows];
+  ChoiceShared choices;
 };
 
 /// A block has a tile of the sum over all experts of a row.
@@ -255,14 +242,14 @@ __global__ __launch_bounds__(down_warps<Model>() * warp_threads, 1) void down_ke
   // Older than the predecessor: the residual stream, and the choice.
   float* const mine = state.x + static_cast<std::size_t>(row) * S.hidden + tile * tile_rows + threadIdx.x;
   const float residual = threadIdx.x < tile_rows ? __ldcg(mine) : 0.0F;
-  const float* const shares = state.shares + row * (top + 1);
+  const float* const logits = state.router + row * (S.experts + 1);
+  const Choice& chosen = choose<S.experts>(logits, shared.choices);
   if (warp < routed_warps) {
     const int choice = warp / Routed::warps;
     const int part = warp % Routed::warps;
-    const int expert = __ldcg(state.chosen + row * top + choice);
-    shared.routed[warp].start(layer.expert_down.data + expert * tiled_bytes(S.hidden, S.expert_hidden), tile,
-                              part);
-    const float share = __ldcg(shares + choice);
+    shared.routed[warp].start(
+        layer.expert_down.data + chosen.experts[choice] * tiled_bytes(S.hidden, S.expert_hidden), tile, part);
+    const float share = share_of(chosen, choice);
     wait_for_predecessor();
     release_successor();
     shared.routed[warp].multiply(state.inner + (row * top + choice) * S.expert_hidden, part, share,
@@ -270,7 +257,7 @@ __global__ __launch_bounds__(down_warps<Model>() * warp_threads, 1) void down_ke
   } else {
     const int part = warp - routed_warps;
     shared.common[part].start(layer.shared_down.data, tile, part);
-    const float share = __ldcg(shares + top);
+    const float share = sigmoid(__ldcg(logits + S.experts));
     wait_for_predecessor();
     release_successor();
     shared.common[part].multiply(state.shared + row * S.shared_expert_hidden, part, share,
@@ -288,17 +275,18 @@ void decode_experts(cudaStream_t stream, const DeviceLayer& layer, const DecodeS
   constexpr Shape S = Model::shape;
   const auto count = static_cast<unsigned>(rows);
   with_block_rows(rows, [&](auto r, unsigned row_blocks) {
-    using L = Layout<S.hidden, r(), 1>;
-    constexpr int router_blocks = (S.experts + 1 + L::warps - 1) / L::warps;
+    using L = Layout<S.hidden, r(), router_planes>;
+    constexpr int router_blocks = tiles_of_rows(S.experts + 1);
     const int tiles = layer.shared_gate_up.rows / tile_rows;
     launch_large(
         stream, {dim3(static_cast<unsigned>(tiles + router_blocks), row_blocks), L::threads, L::shared_bytes},
         router_kernel<S.hidden, r(), S.experts>, layer, state, rows);
   });
   using L = Layout<S.hidden, 1, expert_stages>;
+  static_assert(L::threads >= S.experts);
   constexpr unsigned blocks = (2 * S.expert_hidden / tile_rows + expert_stages - 1) / expert_stages;
-  launch_large(stream, {dim3(blocks, top, count), L::threads, L::shared_bytes}, gate_up_kernel<S.hidden>,
-               layer, state);
+  launch_large(stream, {dim3(blocks, top, count), L::threads, L::shared_bytes},
+               gate_up_kernel<S.hidden, S.experts>, layer, state);
   launch_large(
       stream,
       {dim3(S.hidden / tile_rows, count), down_warps<Model>() * warp_threads, sizeof(DownShared<Model>)},

@@ -17,38 +17,45 @@ namespace {
 
 template <int K, int R, int Stages, bool Head>
 __global__ __launch_bounds__(Layout<K, R, Stages>::threads) void project_kernel(Tiles w, const float* gain,
-                                                                              const float* x, float* out,
-                                                                              int columns, const int* slots,
-                                                                              int rows) {
+                                                                                const float* x, float* out,
+                                                                                int columns, const int* slots,
+                                                                                int rows) {
   using L = Layout<K, R, Stages>;
   extern __shared__ __align__(16) unsigned char raw[];
   auto& shared = *reinterpret_cast<typename L::Shared*>(raw);
   const int first_row = static_cast<int>(blockIdx.y) * R;
   const int block_rows = rows_of_block<R>(rows);
-  walk_tiles<K, R, Stages, tile_rows>(
-      w.data, w.rows / tile_rows, shared, static_cast<int>(blockIdx.x), static_cast<int>(gridDim.x), block_rows,
-      [&](auto& part, int warp) {
-        const int column = (warp * warp_threads + lane_id()) * 8;
-        NormedColumns<R> normed(gain, column);
-        wait_for_predecessor();
-        release_successor();
-        part.fill(block_rows, [&](int row, float(&values)[8]) {
-          normed(x + static_cast<std::size_t>(first_row + row) * K + column, row, values);
-        });
-        normed.store(shared.squares[warp]);
-      },
-      [&](int tile, int r, int row, auto sum) {
-        const int out_row = Head ? slots[first_row + row] : first_row + row;
-        if (Head && out_row < 0) return;
-        out[static_cast<std::size_t>(out_row) * columns + tile * tile_rows + r] =
-            sum(r) * (inverse_rms<L::warps, K, R>(shared.squares, row) / residual_scale);
-      });
+  const auto prepare = [&](auto& part, int warp) {
+    const int column = (warp * warp_threads + lane_id()) * 8;
+    NormedColumns<R> normed(gain, column);
+    wait_for_predecessor();
+    release_successor();
+    part.fill(block_rows, [&](int row, float(&values)[8]) {
+      normed(x + static_cast<std::size_t>(first_row + row) * K + column, row, values);
+    });
+    normed.store(shared.squares[warp]);
+  };
+  const auto finish = [&](int tile, int r, int row, auto sum) {
+    const int out_row = Head ? slots[first_row + row] : first_row + row;
+    if (Head && out_row < 0) return;
+    out[static_cast<std::size_t>(out_row) * columns + tile * tile_rows + r] =
+        sum(r) * (inverse_rms<L::warps, K, R>(shared.squares, row) / residual_scale);
+  };
+  const auto first = static_cast<int>(blockIdx.x);
+  const auto step = static_cast<int>(gridDim.x);
+  if constexpr (Head) {
+    walk_tiles<K, R, Stages, tile_rows>(w.data, w.rows / tile_rows, shared, first, step, block_rows, prepare,
+                                        finish);
+  } else {
+    multiply_tiles<K, R, Stages, tile_rows>(w.data, w.rows / tile_rows, shared, first, step, block_rows,
+                                            prepare, finish);
+  }
 }
 
 template <int K, int R, int Heads>
 __global__ __launch_bounds__(Layout<K, R, 1>::threads) void output_kernel(Tiles w, const float* mixed,
-                                                                        const float* squares, float* x,
-                                                                        int hidden, int rows) {
+                                                                          const float* squares, float* x,
+                                                                          int hidden, int rows) {
   using L = Layout<K, R, 1>;
   static_assert(L::threads >= tile_rows * R, "a thread has one output");
   extern __shared__ __align__(16) unsigned char raw[];
@@ -58,10 +65,10 @@ __global__ __launch_bounds__(Layout<K, R, 1>::threads) void output_kernel(Tiles 
   const int block_rows = rows_of_block<R>(rows);
   // The residual stream that this thread adds to is older than the predecessor.
   const int thread = static_cast<int>(threadIdx.x);
-  float* const mine = x + static_cast<std::size_t>(first_row + thread / tile_rows) * hidden + tile * tile_rows +
-                      thread % tile_rows;
+  float* const mine = x + static_cast<std::size_t>(first_row + thread / tile_rows) * hidden +
+                      tile * tile_rows + thread % tile_rows;
   const float residual = thread < tile_rows * block_rows ? __ldcg(mine) : 0.0F;
-  walk_tiles<K, R, 1, tile_rows>(
+  multiply_tiles<K, R, 1, tile_rows>(
       w.data, w.rows / tile_rows, shared, tile, static_cast<int>(gridDim.x), block_rows,
       [&](auto& part, int warp) {
         const int column = (warp * warp_threads + lane_id()) * 8;
@@ -72,7 +79,8 @@ __global__ __launch_bounds__(Layout<K, R, 1>::threads) void output_kernel(Tiles 
           if constexpr (Heads > 0) {
             const int head = column / Shape::delta_head_dim;
             const float4 s = reinterpret_cast<const float4*>(squares)[(first_row + row) * Heads + head];
-            const float factor = 1.0F / sqrtf((s.x + s.y + s.z + s.w) / Shape::delta_head_dim + rms_norm_epsilon);
+            const float factor =
+                1.0F / sqrtf((s.x + s.y + s.z + s.w) / Shape::delta_head_dim + rms_norm_epsilon);
 #pragma unroll
             for (float& value : values) value *= factor;
           }
@@ -83,7 +91,7 @@ __global__ __launch_bounds__(Layout<K, R, 1>::threads) void output_kernel(Tiles 
 
 // With this many blocks every SM of an H200 has two, which leaves half of it to the successor's preparations.
 constexpr int walking_blocks = 264;
-// Tiles on their way: all that a block has in the first projections of one row.
+// Tiles on their way: all that a block has, in the layers.
 constexpr int layer_stages = 3;
 constexpr int head_stages = 4;
 
@@ -93,12 +101,15 @@ unsigned blocks_of(int tiles) { return static_cast<unsigned>(std::min(tiles, wal
 
 template <class Model>
 void decode_project(cudaStream_t stream, const DeviceLayer& layer, const DecodeState& state, int rows) {
-  constexpr int K = Model::shape.hidden;
+  constexpr Shape S = Model::shape;
+  constexpr int K = S.hidden;
+  static_assert(projected_columns<S>() <= layer_stages * walking_blocks * tile_rows);
   with_block_rows(rows, [&](auto r, unsigned row_blocks) {
     using L = Layout<K, r(), layer_stages>;
-    launch_large(stream, {dim3(blocks_of(layer.in.rows / tile_rows), row_blocks), L::threads, L::shared_bytes},
-                 project_kernel<K, r(), layer_stages, false>, layer.in, layer.input_norm, state.x, state.projected,
-                 layer.in.rows, state.slots, rows);
+    launch_large(stream,
+                 {dim3(blocks_of(layer.in.rows / tile_rows), row_blocks), L::threads, L::shared_bytes},
+                 project_kernel<K, r(), layer_stages, false>, layer.in, layer.input_norm, state.x,
+                 state.projected, layer.in.rows, state.slots, rows);
   });
 }
 
@@ -110,8 +121,8 @@ void decode_output(cudaStream_t stream, const DeviceLayer& layer, bool is_attent
     const dim3 blocks(static_cast<unsigned>(layer.out.rows / tile_rows), row_blocks);
     if (is_attention) {
       using L = Layout<S.attention_dim(), r(), 1>;
-      launch_large(stream, {blocks, L::threads, L::shared_bytes}, output_kernel<S.attention_dim(), r(), 0>, layer.out,
-                   state.mixed, state.squares, state.x, S.hidden, rows);
+      launch_large(stream, {blocks, L::threads, L::shared_bytes}, output_kernel<S.attention_dim(), r(), 0>,
+                   layer.out, state.mixed, state.squares, state.x, S.hidden, rows);
     } else {
       using L = Layout<S.delta_value_dim(), r(), 1>;
       launch_large(stream, {blocks, L::threads, L::shared_bytes},
@@ -126,7 +137,8 @@ void decode_head(cudaStream_t stream, const DeviceWeights& weights, const Decode
   constexpr Shape S = Model::shape;
   with_block_rows(rows, [&](auto r, unsigned row_blocks) {
     using L = Layout<S.hidden, r(), head_stages>;
-    launch_large(stream, {dim3(blocks_of(weights.head.rows / tile_rows), row_blocks), L::threads, L::shared_bytes},
+    launch_large(stream,
+                 {dim3(blocks_of(weights.head.rows / tile_rows), row_blocks), L::threads, L::shared_bytes},
                  project_kernel<S.hidden, r(), head_stages, true>, weights.head, weights.norm, state.x,
                  state.logits, S.vocabulary, state.slots, rows);
   });

@@ -62,16 +62,16 @@ struct Layout {
   struct Shared {
     StagedPart<groups_of_warp> staged[Stages][warps];
     Part parts[warps];
-    float partials[2][warps][partial];
+    float partials[Stages < 2 ? 2 : Stages][warps][partial];
     float squares[warps][R];
   };
   static constexpr std::size_t shared_bytes = sizeof(Shared);
 };
 
-/// A block walks over tiles, `step` apart, from `first` on, and has `Stages` of them on their way at any time, from
-/// before its predecessor ends. prepare(part, warp) waits for the predecessor and fills a warp's part of the
-/// activations; finish(tile, output, row of x, sum) is called for `Outputs` outputs of each tile and row, sum(r)
-/// being the product of the tile's row r.
+/// A block walks over tiles, `step` apart, from `first` on, and has `Stages` of them on their way at any
+/// time, from before its predecessor ends. prepare(part, warp) waits for the predecessor and fills a warp's
+/// part of the activations; finish(tile, output, row of x, sum) is called for `Outputs` outputs of each tile
+/// and row, sum(r) being the product of the tile's row r.
 template <int K, int R, int Stages, int Outputs, class Prepare, class Finish>
 __device__ void walk_tiles(const std::byte* matrix, int tiles, typename Layout<K, R, Stages>::Shared& shared,
                            int first, int step, int rows, Prepare prepare, Finish finish) {
@@ -103,6 +103,51 @@ __device__ void walk_tiles(const std::byte* matrix, int tiles, typename Layout<K
       finish(tile, i % Outputs, row,
              [&](int r) { return sum_partials<L::warps>(&partial[0][r * R + row], L::partial); });
     }
+  }
+}
+
+/// The same for a block that has at most `Stages` tiles: all are multiplied before any is finished.
+template <int K, int R, int Stages, int Outputs, class Prepare, class Finish>
+__device__ void multiply_tiles(const std::byte* matrix, int tiles,
+                               typename Layout<K, R, Stages>::Shared& shared, int first, int step, int rows,
+                               Prepare prepare, Finish finish) {
+  using L = Layout<K, R, Stages>;
+  const int part = warp_id();
+  constexpr std::size_t row_bytes = static_cast<std::size_t>(K / tile_columns) * tile_bytes;
+  const std::byte* const mine = matrix + part * groups_of_warp * tile_bytes;
+#pragma unroll
+  for (int stage = 0; stage < Stages; ++stage) {
+    const int tile = first + stage * step;
+    if (tile < tiles) shared.staged[stage][part].copy(mine + tile * row_bytes);
+    commit_copies();
+  }
+  prepare(shared.parts[part], part);
+  const auto multiply = [&](int stage) {
+    if (first + stage * step >= tiles) return;
+    __syncwarp();
+    TileProduct<R> product;
+    product.add(shared.staged[stage][part], shared.parts[part]);
+    product.store(shared.partials[stage][part]);
+  };
+  if constexpr (Stages >= 3) {
+    wait_for_copies<2>();
+    multiply(Stages - 3);
+  }
+  if constexpr (Stages >= 2) {
+    wait_for_copies<1>();
+    multiply(Stages - 2);
+  }
+  wait_for_copies<0>();
+  multiply(Stages - 1);
+  __syncthreads();
+  for (int i = static_cast<int>(threadIdx.x); i < Stages * Outputs * rows; i += L::threads) {
+    const int stage = i / (Outputs * rows);
+    const int tile = first + stage * step;
+    if (tile >= tiles) break;
+    const int row = i / Outputs % rows;
+    finish(tile, i % Outputs, row, [&](int r) {
+      return sum_partials<L::warps>(&shared.partials[stage][0][r * R + row], L::partial);
+    });
   }
 }
 

@@ -28,7 +28,6 @@ void visit_workspace(const Shape& s, Visit visit) {
   visit(&DecodeState::squares, s.delta_value_heads * 4);
   visit(&DecodeState::partials, s.attention_heads * attention_splits * attention_partial_floats);
   visit(&DecodeState::router, s.experts + 1);
-  visit(&DecodeState::shares, Shape::experts_per_token + 1);
   visit(&DecodeState::inner, Shape::experts_per_token * s.expert_hidden);
   visit(&DecodeState::shared, s.shared_expert_hidden);
 }
@@ -54,8 +53,6 @@ Decoder<Model>::Decoder(const DeviceWeights& weights, const Sequences& sequences
       slots_(most_rows),
       tokens_(most_rows),
       active_(most_rows),
-      chosen_(std::size_t{most_rows} * Shape::experts_per_token),
-      arrivals_(most_rows),
       workspace_(workspace_floats(Model::shape)) {
   // Rows that have never run hold numbers, too.
   const auto clear = [&](const auto& array) {
@@ -64,8 +61,6 @@ Decoder<Model>::Decoder(const DeviceWeights& weights, const Sequences& sequences
   clear(workspace_);
   clear(tokens_);
   clear(active_);
-  clear(chosen_);
-  clear(arrivals_);
   float* at = workspace_.data();
   visit_workspace(Model::shape, [&](float* DecodeState::*array, int columns) {
     constexpr std::size_t line = 32;
@@ -75,8 +70,6 @@ Decoder<Model>::Decoder(const DeviceWeights& weights, const Sequences& sequences
   state_.slots = slots_.data();
   state_.active = active_.data();
   state_.tokens = tokens_.data();
-  state_.chosen = chosen_.data();
-  state_.arrivals = arrivals_.data();
   state_.positions = positions;
   state_.pages = sequences.page_tables();
   state_.recurrent = sequences.recurrent();

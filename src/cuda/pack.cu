@@ -66,6 +66,42 @@ __global__ void pack_pairs(const std::uint16_t* scales, const std::uint16_t* bia
   if (i < count) pairs[i] = scales[i] | std::uint32_t{biases[i]} << 16;
 }
 
+/// A warp makes a tile. Bytes moved: the codes once a plane, and the tiles; done once, at load.
+__global__ void pack_planes(ByteRows rows, std::byte* tiles) {
+  const int lane = static_cast<int>(threadIdx.x);
+  const int group = static_cast<int>(blockIdx.x);
+  const int plane = static_cast<int>(blockIdx.y) % code_planes;
+  const int first_row = static_cast<int>(blockIdx.y) / code_planes * tile_rows;
+  const int groups = rows.columns / tile_columns;
+  std::byte* const tile = tiles + (static_cast<std::size_t>(blockIdx.y) * groups + group) * tile_bytes;
+  const int g = lane / 4;
+  const int t = lane % 4;
+  const auto code = [&](int row, int column) -> std::uint32_t {
+    if (first_row + row >= rows.rows) return 0;
+    const std::size_t at =
+        static_cast<std::size_t>(first_row + row) * rows.columns + group * tile_columns + column;
+    return (rows.codes[at] >> (4 * plane)) & 0xFU;
+  };
+  for (int h = 0; h < 4; ++h) {
+    const int k = 16 * h + 2 * t;
+    const std::uint32_t nibbles[8] = {code(g, k),     code(g + 8, k),     code(g, k + 8), code(g + 8, k + 8),
+                                      code(g, k + 1), code(g + 8, k + 1), code(g, k + 9), code(g + 8, k + 9)};
+    std::uint32_t word = 0;
+    for (int i = 0; i < 8; ++i) word |= nibbles[i] << (4 * i);
+    reinterpret_cast<std::uint32_t*>(tile)[lane * 4 + h] = word;
+  }
+  if (lane < tile_rows) {
+    const int row = first_row + lane % 2 * 8 + lane / 2;
+    std::uint32_t pair = 0;
+    if (row < rows.rows) pair = rows.scales[static_cast<std::size_t>(row) * groups + group];
+    if (plane == 1) {
+      const float scale = __uint_as_float(pair << 16U) * 16.0F;
+      pair = __float_as_uint(scale) >> 16U;
+    }
+    reinterpret_cast<std::uint32_t*>(tile + tile_code_bytes)[lane] = pair;
+  }
+}
+
 }  // namespace
 
 void launch_pack_tiles(const StagedRows& rows, std::byte* tiles, cudaStream_t stream) {
@@ -79,6 +115,13 @@ void launch_pack_pairs(const std::uint16_t* scales, const std::uint16_t* biases,
                        int count, cudaStream_t stream) {
   pack_pairs<<<(count + threads - 1) / threads, threads, 0, stream>>>(scales, biases, pairs, count);
   check(cudaGetLastError(), "launching the packing of scales");
+}
+
+void launch_pack_planes(const ByteRows& rows, std::byte* tiles, cudaStream_t stream) {
+  const dim3 blocks(static_cast<unsigned>(tiles_of_columns(rows.columns)),
+                    static_cast<unsigned>(code_planes * tiles_of_rows(rows.rows)));
+  pack_planes<<<blocks, 32, 0, stream>>>(rows, tiles);
+  check(cudaGetLastError(), "packing the router");
 }
 
 }  // namespace calla::cuda

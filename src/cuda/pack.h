@@ -5,6 +5,8 @@
 
 #include <cuda_runtime_api.h>
 
+#include "cuda/tiles.h"
+
 namespace calla::cuda {
 
 /// 4-bit rows in device memory, each array where 16 bytes align.
@@ -23,5 +25,14 @@ void launch_pack_tiles(const StagedRows& rows, std::byte* tiles, cudaStream_t st
 /// Writes {scale, bias} pairs, the scale in the low half.
 void launch_pack_pairs(const std::uint16_t* scales, const std::uint16_t* biases, std::uint32_t* pairs,
                        int count, cudaStream_t stream);
+
+/// Rows of tiles that planes_of() makes of a count of rows of 8 bits.
+inline constexpr int code_planes = 2;
+constexpr int plane_rows(int rows) { return code_planes * tiles_of_rows(rows) * tile_rows; }
+
+/// Writes 8-bit rows as 4-bit tiles: for each 16 rows a row of tiles of the codes' low halves, then one of
+/// their high halves with scales sixteen times as large and no biases. The sum of both products is that of
+/// the rows.
+void launch_pack_planes(const ByteRows& rows, std::byte* tiles, cudaStream_t stream);
 
 }  // namespace calla::cuda

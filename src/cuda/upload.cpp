@@ -83,6 +83,7 @@ DeviceLayer lay_out_layer(const Shape& s, int index, Layout& layout) {
     layer.norm = layout.take<float>(Shape::delta_head_dim);
   }
   layer.router = layout.byte_rows(s.experts + 1, s.hidden);
+  layer.router_tiles = layout.tiles(plane_rows(s.experts + 1), s.hidden);
   layer.expert_gate_up = layout.stack(s.experts, 2 * s.expert_hidden, s.hidden);
   layer.expert_down = layout.stack(s.experts, s.hidden, s.expert_hidden);
   layer.shared_gate_up = layout.tiles(2 * s.shared_expert_hidden, s.hidden);
@@ -418,6 +419,10 @@ DeviceWeights upload_weights(const Weights& weights, const Shape& shape, const U
   device.memory = std::move(memory);
   upload_vectors(weights, device);
   send(cut(weights, device), weights.pages.get(), progress);
+  const Stream stream = make_stream();
+  for (const DeviceLayer& layer : device.layers)
+    launch_pack_planes(layer.router, writable(layer.router_tiles.data), stream.get());
+  check(cudaStreamSynchronize(stream.get()), "packing the routers");
   return device;
 }
 

@@ -36,7 +36,8 @@ struct DeviceLayer {
   const float* q_norm = nullptr;  // [256]
   const float* k_norm = nullptr;  // [256]
   // Experts; gate and up as tiles.h has them in one matrix
-  ByteRows router;           // [experts + 1, hidden]: the last row is the gate of the shared expert
+  ByteRows router;     // [experts + 1, hidden]: the last row is the gate of the shared expert
+  Tiles router_tiles;  // the same for decode: of each 16 rows the low halves of the codes, then the high
   TileStack expert_gate_up;  // [2 * expert_hidden, hidden] each
   TileStack expert_down;     // [hidden, expert_hidden] each
   Tiles shared_gate_up;      // [2 * shared_expert_hidden, hidden]
