@@ -127,8 +127,8 @@ __global__ __launch_bounds__(threads, 1) void attention_kernel(DeviceLayer layer
   const Splits splits(position + 1);
   const int first_tile = split * splits.of_split;
   if (slot < 0 || state.active[row] == 0 || first_tile >= splits.tiles) {
-    wait_for_predecessor();
     release_successor();
+    wait_for_predecessor();
     return;
   }
   const int last_tile = min(first_tile + splits.of_split, splits.tiles);
@@ -146,8 +146,8 @@ __global__ __launch_bounds__(threads, 1) void attention_kernel(DeviceLayer layer
   // All but the token's own key is there already.
   const bool early = first_tile + 1 < splits.tiles;
   if (early) load_keys(keys, keys_at(first_tile) + keys_offset);
-  wait_for_predecessor();
   release_successor();
+  wait_for_predecessor();
 
   {
     const int head = kv_head * heads_of_block + warp;
@@ -279,8 +279,8 @@ __global__ __launch_bounds__(head_dim) void merge_kernel(DecodeState state) {
   const int head = static_cast<int>(blockIdx.x);
   const int row = static_cast<int>(blockIdx.y);
   const int dim = static_cast<int>(threadIdx.x);
-  wait_for_predecessor();
   release_successor();
+  wait_for_predecessor();
   const int slot = state.slots[row];
   if (slot < 0 || state.active[row] == 0) return;
   const int count = Splits(state.positions[slot]).count();

@@ -60,8 +60,8 @@ struct Channel {
 };
 
 template <class Model>
-__global__ __launch_bounds__(threads) void delta_kernel(DeviceLayer layer, DecodeState state,
-                                                        int delta_layer) {
+__global__ __launch_bounds__(threads, 5) void delta_kernel(DeviceLayer layer, DecodeState state,
+                                                           int delta_layer) {
   constexpr Shape S = Model::shape;
   using At = Offsets<S>;
   constexpr int values_per_key = S.delta_value_heads / S.delta_key_heads;
@@ -83,8 +83,8 @@ __global__ __launch_bounds__(threads) void delta_kernel(DeviceLayer layer, Decod
   // Which slot a row is changes between steps only.
   const int slot = state.slots[row];
   if (slot < 0) {
-    wait_for_predecessor();
     release_successor();
+    wait_for_predecessor();
     return;
   }
   float* const recurrent = state.recurrent[slot] + delta_layer * recurrent_elements<S>() +
@@ -109,8 +109,8 @@ __global__ __launch_bounds__(threads) void delta_kernel(DeviceLayer layer, Decod
   const int own_column = part * columns_of_block + warp * columns_of_warp + lane % columns_of_warp;
   const float gain = layer.norm[own_column];
 
-  wait_for_predecessor();
   release_successor();
+  wait_for_predecessor();
   const float* const projected = state.projected + static_cast<std::size_t>(row) * At::columns;
   const float input = projected[channel];
   const float value_input = projected[value];

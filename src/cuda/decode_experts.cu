@@ -21,6 +21,7 @@ namespace {
 
 constexpr int top = Shape::experts_per_token;
 constexpr int most_experts = 256;
+constexpr int candidate_step = 8;             // that are looked at together
 constexpr float inner_factor = 1.0F / 64.0F;  // keeps the inner activations in the range of half
 
 /// The chosen experts, largest logit first, the lower id first among equals.
@@ -32,10 +33,16 @@ struct Choice {
 struct ChoiceShared {
   Choice chosen;
   float peaks[warp_threads];
-  int count;
-  float logits[most_experts];
-  int experts[most_experts];
+  int counts[warp_threads];
+  unsigned long long candidates[most_experts + candidate_step];
 };
+
+/// A logit and its expert as a number that is the larger the earlier it is chosen.
+__device__ unsigned long long ranked(float logit, int expert) {
+  const unsigned bits = __float_as_uint(logit);
+  const unsigned ordered = (bits & 0x80000000U) != 0 ? ~bits : bits | 0x80000000U;
+  return static_cast<unsigned long long>(ordered) << 32U | static_cast<unsigned>(most_experts - expert);
+}
 
 /// Chooses the experts of a row, by a whole block. The eighth largest is not below the least of the warps'
 /// largest: of the few that are not below that either, each counts those that come before it.
@@ -44,7 +51,6 @@ __device__ const Choice& choose(const float* logits, ChoiceShared& shared) {
   constexpr int groups = Experts / warp_threads;
   const int thread = static_cast<int>(threadIdx.x);
   if (thread < top) shared.chosen.experts[thread] = 0;  // in case a logit is not a number
-  if (thread == 0) shared.count = 0;
   const float mine = thread < Experts ? __ldcg(logits + thread) : -INFINITY;
   float peak = mine;
 #pragma unroll
@@ -58,22 +64,31 @@ __device__ const Choice& choose(const float* logits, ChoiceShared& shared) {
 #pragma unroll
     for (int group = 1; group < groups; ++group) bound = fminf(bound, shared.peaks[group]);
   }
-  if (thread < Experts && mine >= bound) {
-    const int place = atomicAdd(&shared.count, 1);
-    shared.logits[place] = mine;
-    shared.experts[place] = thread;
-  }
+  const bool candidate = thread < Experts && mine >= bound;
+  const unsigned candidates = __ballot_sync(0xFFFFFFFFU, candidate);
+  if (lane_id() == 0) shared.counts[warp_id()] = __popc(candidates);
   __syncthreads();
-  const int count = shared.count;
-  if (thread < count) {
-    const float logit = shared.logits[thread];
-    const int expert = shared.experts[thread];
+  int before = 0;
+  int count = 0;
+#pragma unroll
+  for (int group = 0; group < groups; ++group) {
+    const int of_group = shared.counts[group];
+    if (group < warp_id()) before += of_group;
+    count += of_group;
+  }
+  const unsigned long long key = ranked(mine, thread);
+  if (candidate) shared.candidates[before + __popc(candidates & ((1U << lane_id()) - 1U))] = key;
+  if (thread < candidate_step) shared.candidates[count + thread] = 0;
+  __syncthreads();
+  if (candidate) {
     int rank = 0;
-    for (int i = 0; i < count; ++i)
-      rank += shared.logits[i] > logit || (shared.logits[i] == logit && shared.experts[i] < expert) ? 1 : 0;
+    for (int first = 0; first < count; first += candidate_step) {
+#pragma unroll
+      for (int i = 0; i < candidate_step; ++i) rank += shared.candidates[first + i] > key ? 1 : 0;
+    }
     if (rank < top) {
-      shared.chosen.experts[rank] = expert;
-      shared.chosen.logits[rank] = logit;
+      shared.chosen.experts[rank] = thread;
+      shared.chosen.logits[rank] = mine;
     }
   }
   __syncthreads();
@@ -250,16 +265,16 @@ __global__ __launch_bounds__(down_warps<Model>() * warp_threads, 1) void down_ke
     shared.routed[warp].start(
         layer.expert_down.data + chosen.experts[choice] * tiled_bytes(S.hidden, S.expert_hidden), tile, part);
     const float share = share_of(chosen, choice);
-    wait_for_predecessor();
     release_successor();
+    wait_for_predecessor();
     shared.routed[warp].multiply(state.inner + (row * top + choice) * S.expert_hidden, part, share,
                                  shared.partials[warp]);
   } else {
     const int part = warp - routed_warps;
     shared.common[part].start(layer.shared_down.data, tile, part);
     const float share = sigmoid(__ldcg(logits + S.experts));
-    wait_for_predecessor();
     release_successor();
+    wait_for_predecessor();
     shared.common[part].multiply(state.shared + row * S.shared_expert_hidden, part, share,
                                  shared.partials[warp]);
   }

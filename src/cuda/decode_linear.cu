@@ -28,8 +28,8 @@ __global__ __launch_bounds__(Layout<K, R, Stages>::threads) void project_kernel(
   const auto prepare = [&](auto& part, int warp) {
     const int column = (warp * warp_threads + lane_id()) * 8;
     NormedColumns<R> normed(gain, column);
-    wait_for_predecessor();
     release_successor();
+    wait_for_predecessor();
     part.fill(block_rows, [&](int row, float(&values)[8]) {
       normed(x + static_cast<std::size_t>(first_row + row) * K + column, row, values);
     });
@@ -53,9 +53,10 @@ __global__ __launch_bounds__(Layout<K, R, Stages>::threads) void project_kernel(
 }
 
 template <int K, int R, int Heads>
-__global__ __launch_bounds__(Layout<K, R, 1>::threads) void output_kernel(Tiles w, const float* mixed,
-                                                                          const float* squares, float* x,
-                                                                          int hidden, int rows) {
+__global__ __launch_bounds__(Layout<K, R, 1>::threads,
+                             R == 1 ? 3 : 1) void output_kernel(Tiles w, const float* mixed,
+                                                                const float* squares, float* x, int hidden,
+                                                                int rows) {
   using L = Layout<K, R, 1>;
   static_assert(L::threads >= tile_rows * R, "a thread has one output");
   extern __shared__ __align__(16) unsigned char raw[];
@@ -63,17 +64,17 @@ __global__ __launch_bounds__(Layout<K, R, 1>::threads) void output_kernel(Tiles 
   const int tile = static_cast<int>(blockIdx.x);
   const int first_row = static_cast<int>(blockIdx.y) * R;
   const int block_rows = rows_of_block<R>(rows);
-  // The residual stream that this thread adds to is older than the predecessor.
   const int thread = static_cast<int>(threadIdx.x);
   float* const mine = x + static_cast<std::size_t>(first_row + thread / tile_rows) * hidden +
                       tile * tile_rows + thread % tile_rows;
-  const float residual = thread < tile_rows * block_rows ? __ldcg(mine) : 0.0F;
+  float residual = 0;
   multiply_tiles<K, R, 1, tile_rows>(
       w.data, w.rows / tile_rows, shared, tile, static_cast<int>(gridDim.x), block_rows,
       [&](auto& part, int warp) {
         const int column = (warp * warp_threads + lane_id()) * 8;
-        wait_for_predecessor();
         release_successor();
+        wait_for_predecessor();
+        if (thread < tile_rows * block_rows) residual = __ldcg(mine);
         part.fill(block_rows, [&](int row, float(&values)[8]) {
           load8(mixed + static_cast<std::size_t>(first_row + row) * K + column, values);
           if constexpr (Heads > 0) {

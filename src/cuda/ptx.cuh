@@ -36,15 +36,16 @@ __device__ inline std::uint32_t and_or(std::uint32_t a) {
 }
 
 /// Waits until the kernels before this one in its stream have completed and their writes are visible. Every
-/// kernel of a chain must call it, or the kernel after next could start before this one's predecessor has
-/// ended.
+/// kernel of a chain must call it: a kernel's end then means that of all before it.
 __device__ inline void wait_for_predecessor() {
 #if __CUDA_ARCH__ >= 900
   asm volatile("griddepcontrol.wait;" ::: "memory");
 #endif
 }
 
-/// Lets the next kernel of the stream start its preparations.
+/// Lets the next kernel of the stream start its preparations. After wait_for_predecessor(), these may read
+/// what the kernels before the predecessor have written; before it, nothing that is younger than the kernels
+/// before that one's.
 __device__ inline void release_successor() {
 #if __CUDA_ARCH__ >= 900
   asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
