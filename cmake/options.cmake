@@ -1,14 +1,14 @@
 # Compile options of every target of the project: calla_options is linked by each.
 add_library(calla_options INTERFACE)
 target_include_directories(calla_options INTERFACE ${PROJECT_SOURCE_DIR}/src)
-target_compile_options(calla_options INTERFACE
-  -Wall -Wextra -Wpedantic -Werror -Wshadow -Wconversion -Wno-sign-conversion
+set(warnings -Wall -Wextra -Wpedantic -Werror -Wshadow -Wconversion -Wno-sign-conversion
   -Wold-style-cast -Woverloaded-virtual -Wnon-virtual-dtor -Wcast-align -Wundef)
+target_compile_options(calla_options INTERFACE "$<$<COMPILE_LANGUAGE:CXX>:${warnings}>")
 # The arithmetic is float32 on purpose; a silent step to double would hide a slow path. (Clang's warning of this name also
 # refuses the plain initialisation of a double.)
-target_compile_options(calla_options INTERFACE $<$<CXX_COMPILER_ID:GNU>:-Wdouble-promotion>)
+target_compile_options(calla_options INTERFACE $<$<COMPILE_LANG_AND_ID:CXX,GNU>:-Wdouble-promotion>)
 # A fused multiply-add rounds once where the formula rounds twice: results must not depend on the compiler's choice.
-target_compile_options(calla_options INTERFACE -ffp-contract=off)
+target_compile_options(calla_options INTERFACE $<$<COMPILE_LANGUAGE:CXX>:-ffp-contract=off>)
 
 if(CALLA_SANITIZE)
   target_compile_options(calla_options INTERFACE
@@ -24,7 +24,7 @@ if(CALLA_FUZZ)
 endif()
 
 if(CMAKE_CXX_COMPILER_ID STREQUAL GNU)
-  target_compile_options(calla_options INTERFACE -fpch-preprocess)  # for ccache
+  target_compile_options(calla_options INTERFACE $<$<COMPILE_LANGUAGE:CXX>:-fpch-preprocess>)  # for ccache
 endif()
 
 # A room of the house: a static library of all sources of its folder, linked with the rooms below it.

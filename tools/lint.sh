@@ -8,7 +8,7 @@ echo "== clang-format: ${#sources[@]} files"
 clang-format --dry-run --Werror "${sources[@]}"
 
 echo "== Rooms: nothing includes upward"
-rooms=(base model text checkpoint reference cpu engine chat server cli)
+rooms=(base model text checkpoint reference cpu cuda engine chat server cli)
 for i in "${!rooms[@]}"; do
   for above in "${rooms[@]:i+1}"; do
     if grep -rn "#include \"$above/" "src/${rooms[i]}"; then

@@ -2,6 +2,7 @@
 #pragma once
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "checkpoint/loader.h"
@@ -12,10 +13,23 @@
 
 namespace calla::cli {
 
+/// The kind that the flags ask for, never BackendKind::automatic. Throws Error where it is not in this build
+/// or has no device to run on.
+BackendKind backend_kind(const ModelFlags& flags);
+/// Why the GPU is not used although this build could and the flags leave it open; empty where there is
+/// nothing to tell.
+std::string fallback_reason(const ModelFlags& flags);
+
 /// Backend::device() of the backend that the flags ask for.
 std::string device_name(const ModelFlags& flags);
 /// How many threads it computes with.
 int thread_count(const ModelFlags& flags);
+/// Memory that it can still get, in bytes, where it keeps the weights; nothing where the system does not say.
+std::optional<std::uint64_t> available_memory(const ModelFlags& flags);
+/// What its device reads at most, bytes a second, and multiplies at most, operations a second; measured,
+/// which takes about a second each.
+double read_bandwidth(const ModelFlags& flags);
+double product_peak(const ModelFlags& flags);
 /// What it is going to allocate.
 MemoryPlan plan_backend(const ModelFlags& flags, const Shape& shape, std::uint64_t weight_bytes, int slots,
                         int context);

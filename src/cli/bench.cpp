@@ -18,7 +18,6 @@
 #include "cli/open.h"
 #include "cli/processor.h"
 #include "cli/terminal.h"
-#include "cpu/machine.h"
 
 namespace calla::cli {
 namespace {
@@ -42,7 +41,7 @@ void require_room(const BenchFlags& flags, const ModelWeights& model, int contex
                 "choose smaller --contexts or fewer --steps");
   }
   const std::uint64_t needed = plan_for(flags, model, context).total();
-  if (const auto available = available_memory(); available && needed > *available) {
+  if (const auto available = available_memory(flags.model); available && needed > *available) {
     throw Error(fmt::format("context {}", context),
                 fmt::format("takes {} of memory, and {} are available", format_bytes(needed),
                             format_bytes(*available)),
@@ -59,7 +58,7 @@ std::vector<int> choose_contexts(const BenchFlags& flags, const ModelWeights& mo
     return contexts;
   }
   require_room(flags, model, shortest_context);
-  const auto available = available_memory();
+  const auto available = available_memory(flags.model);
   for (int context = shortest_context; context <= longest_context; context *= 2) {
     if (positions_for(context, flags.steps) > model.config.context) break;
     if (available && plan_for(flags, model, context).total() > *available) break;
@@ -75,9 +74,9 @@ BenchReport describe(const BenchFlags& flags, const ModelWeights& model) {
   report.processor_threads = static_cast<int>(std::thread::hardware_concurrency());
   report.threads = thread_count(flags.model);
   bar.draw(0, 2, "reads");
-  report.read_bandwidth = cpu::read_bandwidth(report.threads);
+  report.read_bandwidth = read_bandwidth(flags.model);
   bar.draw(1, 2, "products");
-  report.product_peak = cpu::product_peak(report.threads);
+  report.product_peak = product_peak(flags.model);
   report.model = model_title(model);
   report.weight_bytes = model.weights.bytes;
   report.steps = flags.steps;

@@ -17,12 +17,12 @@ class UsageError : public Error {
   using Error::Error;
 };
 
-enum class BackendKind { cpu, reference };
+enum class BackendKind { automatic, cuda, cpu, reference };
 
 struct ModelFlags {
   std::string model;      // a directory; empty: CALLA_MODEL, else the demonstration model
   std::string synthetic;  // "35b", "demo:3": made-up weights of a shape instead of a directory
-  BackendKind backend = BackendKind::cpu;
+  BackendKind backend = BackendKind::automatic;
   std::optional<int> threads;  // of the CPU backend; empty: one a core
   std::optional<int> context;  // positions a slot; empty: all that the model has and the memory allows
   int slots = 1;

@@ -51,7 +51,7 @@ void info(const ModelFlags& flags) {
   print_row("vocabulary", fmt::format("{} tokens ({} rows)", tokenizer.size(), shape.vocabulary));
   print_row("context", fmt::format("up to {} tokens", config.context));
 
-  const std::optional<std::uint64_t> available = available_memory();
+  const std::optional<std::uint64_t> available = available_memory(flags);
   print_head("Machine");
   print_row("processor",
             fmt::format("{}, {} threads", processor_name(), std::thread::hardware_concurrency()));

@@ -4,6 +4,7 @@
 #include <cstdlib>
 
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include "base/error.h"
 #include "checkpoint/directory.h"
@@ -114,7 +115,9 @@ MemoryPlan plan_memory(const ModelFlags& flags, const ModelConfig& config, std::
 
 std::unique_ptr<Backend> load_backend(const ModelFlags& flags, const ModelWeights& model,
                                       const MemoryPlan& plan, const LoadProgress& progress) {
-  if (const std::optional<std::uint64_t> available = available_memory()) require_fit(plan, *available);
+  if (const std::optional<std::uint64_t> available = available_memory(flags)) require_fit(plan, *available);
+  if (const std::string reason = fallback_reason(flags); !reason.empty())
+    put(STDERR_FILENO, fmt::format("calla: {}; running on the CPU\n", reason));
   ProgressBar bar(fmt::format("Loading {}", name(model.config.shape)));
   return make_backend(flags, model, plan.slots, plan.context, [&](std::uint64_t done, std::uint64_t total) {
     bar.draw(done, total, fmt::format("{} of {}", format_bytes(done), format_bytes(total)));
@@ -128,7 +131,7 @@ std::unique_ptr<Model> open_model(const ModelFlags& flags, const OpenHooks& hook
   ModelWeights found = find_weights(flags, directory);
   Tokenizer tokenizer = Tokenizer::load(directory);
   check_tokenizer(tokenizer, found.config, directory);
-  const MemoryPlan plan = plan_memory(flags, found.config, found.weights.bytes, available_memory());
+  const MemoryPlan plan = plan_memory(flags, found.config, found.weights.bytes, available_memory(flags));
   EngineOptions options = hooks.engine_options ? hooks.engine_options(found, plan) : EngineOptions{};
   std::unique_ptr<Backend> backend = load_backend(flags, found, plan, hooks.progress);
   return std::make_unique<Model>(found.config, std::move(tokenizer), std::move(backend), std::move(options),

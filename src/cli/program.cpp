@@ -37,12 +37,15 @@ void add_model_flag(CLI::App& command, ModelFlags& flags) {
 }
 
 void add_backend_flag(CLI::App& command, ModelFlags& flags) {
-  static const std::map<std::string, BackendKind> kinds{{"cpu", BackendKind::cpu},
+  static const std::map<std::string, BackendKind> kinds{{"auto", BackendKind::automatic},
+                                                        {"cuda", BackendKind::cuda},
+                                                        {"cpu", BackendKind::cpu},
                                                         {"reference", BackendKind::reference}};
   command
       .add_option(
           "--backend", flags.backend,
-          "cpu: the fast one (default). reference: plain float32 loops, slow, the truth for the others")
+          "auto: the GPU where there is one that can be used, else the CPU (default). cuda: an NVIDIA "
+          "GPU. cpu. reference: plain float32 loops, slow, the truth for the others")
       ->type_name("KIND")
       ->transform(CLI::CheckedTransformer(kinds).description(""));
   command.add_option("--threads", flags.threads, "Threads of the CPU backend (default: one a core)")

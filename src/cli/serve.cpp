@@ -73,7 +73,7 @@ std::string checkpoint_id(const ModelFlags& flags, const ModelWeights& model) {
 EngineOptions engine_options(const ServeFlags& flags, const ModelWeights& model, const MemoryPlan& plan,
                              const std::function<void(const std::string&)>& log) {
   constexpr std::uint64_t most = std::uint64_t{8} << 30U;
-  const std::uint64_t available = available_memory().value_or(0);
+  const std::uint64_t available = available_memory(flags.model).value_or(0);
   const std::uint64_t left = available > plan.total() ? available - plan.total() : 0;
   EngineOptions options;
   options.queue_limit = flags.queue;

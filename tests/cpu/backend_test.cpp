@@ -1,12 +1,12 @@
 #include "cpu/backend.h"
 
 #include <algorithm>
-#include <cmath>
 
 #include <gtest/gtest.h>
 
 #include "reference/backend.h"
 #include "support/backend_contract.h"
+#include "support/divergence.h"
 
 namespace calla {
 namespace {
@@ -30,23 +30,9 @@ namespace {
 
 using test::begin;
 using test::decode;
+using test::divergence;
 using test::long_prompt;
 using test::scores;
-
-/// KL(p || q) of the distributions that two rows of logits give.
-double divergence(std::span<const float> p, std::span<const float> q) {
-  const auto log_sum = [](std::span<const float> x) {
-    const double top = *std::max_element(x.begin(), x.end());
-    double sum = 0;
-    for (const float value : x) sum += std::exp(value - top);
-    return top + std::log(sum);
-  };
-  const double lp = log_sum(p);
-  const double lq = log_sum(q);
-  double kl = 0;
-  for (std::size_t i = 0; i < p.size(); ++i) kl += std::exp(p[i] - lp) * ((p[i] - lp) - (q[i] - lq));
-  return kl;
-}
 
 TEST(CpuBackend, AgreesWithTheReference) {
   const auto fast = make(demo, test::demo_weights(), 1, 256, 2);

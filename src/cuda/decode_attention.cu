@@ -1,0 +1,326 @@
+// Gated full attention of decode: one token of each row against its pages.
+//
+//   q, k = turned (RoPE) norms;  o = softmax(q K' / 16) V;  mixed = sigmoid(gate) o
+// Shapes: a block has a split of the positions for a KV head of a row: whole tiles of 64 keys, so many that
+// all splits together cover the context; a warp takes eight keys of each tile for the eight query heads that
+// share them. Then one block a head merges the splits. Where splits begin depends on the position alone.
+// Rounding: keys and values are bfloat16; queries are split into two bfloat16 (17 bits), in the two halves of
+// the matrix instruction's 16 rows; softmax and the sum over values are float32.
+// Bytes moved: 1 KB a position and KV head, once. Bound by them from some thousand positions on, before by
+// the two phases.
+#include <cuda_bf16.h>
+#include <cuda_runtime.h>
+
+#include "cuda/decode.h"
+#include "cuda/launch.h"
+#include "cuda/linear.cuh"
+
+namespace calla::cuda {
+namespace {
+
+constexpr int head_dim = Shape::attention_head_dim;
+constexpr int heads_of_block = 8;  // query heads of a KV head
+constexpr int threads = 256;
+constexpr int warps = threads / warp_threads;
+constexpr int tile_keys = 64;
+constexpr int warp_keys = tile_keys / warps;
+constexpr int steps = head_dim / 16;  // matrix instructions for eight keys
+constexpr int lane_dims = head_dim / warp_threads;
+// The queries carry the softmax scale, 1 / 16, and log2 e, so that exponentials are powers of two.
+constexpr float query_scale = 1.4426950408889634F / 16.0F;
+static_assert(warp_keys == 8 && lane_dims == 8);
+
+/// Where the splits of a sequence of `keys` positions begin and end, in tiles.
+struct Splits {
+  int tiles;
+  int of_split;
+  __device__ explicit Splits(int keys)
+      : tiles((keys + tile_keys - 1) / tile_keys),
+        of_split((tiles + attention_splits - 1) / attention_splits) {}
+  __device__ int count() const { return (tiles + of_split - 1) / of_split; }
+};
+
+/// A thread's eight dims of a head's projection, normed and turned.
+__device__ void norm_and_turn(const float* projected, const float* gain, const float* turns,
+                              float (&out)[lane_dims]) {
+  const int lane = lane_id();
+  const float4 low = reinterpret_cast<const float4*>(projected)[2 * lane];
+  const float4 high = reinterpret_cast<const float4*>(projected)[2 * lane + 1];
+  const float in[lane_dims] = {low.x, low.y, low.z, low.w, high.x, high.y, high.z, high.w};
+  float squares = 0;
+#pragma unroll
+  for (float value : in) squares += value * value;
+  const float inverse = 1.0F / sqrtf(sum_of_warp(squares) / head_dim + rms_norm_epsilon);
+  constexpr int half = Shape::rotary_dim / 2;
+  constexpr int half_lanes = half / lane_dims;
+#pragma unroll
+  for (int i = 0; i < lane_dims; ++i) {
+    const float value = in[i] * inverse * gain[lane * lane_dims + i];
+    const float partner = __shfl_xor_sync(0xFFFFFFFFU, value, half_lanes);
+    out[i] = value;
+    if (lane < 2 * half_lanes) {
+      const int j = lane % half_lanes * lane_dims + i;
+      out[i] = value * turns[j] + (lane < half_lanes ? -partner : partner) * turns[half + j];
+    }
+  }
+}
+
+__device__ std::uint32_t pack_bf16(float low, float high) {
+  const __nv_bfloat162 pair = __floats2bfloat162_rn(low, high);
+  return *reinterpret_cast<const std::uint32_t*>(&pair);
+}
+__device__ float rounded_bf16(float value) { return __bfloat162float(__float2bfloat16_rn(value)); }
+
+/// Writes a thread's eight dims as 16 bytes of bfloat16.
+__device__ void store_bf16(__nv_bfloat16* at, const float (&values)[lane_dims]) {
+  reinterpret_cast<uint4*>(at)[lane_id()] = {pack_bf16(values[0], values[1]), pack_bf16(values[2], values[3]),
+                                             pack_bf16(values[4], values[5]),
+                                             pack_bf16(values[6], values[7])};
+}
+
+struct SharedMemory {
+  uint4 queries[steps][warp_threads];  // fragments of the A operand
+  float weights[warps][warp_keys][heads_of_block];
+  float corrections[warps][heads_of_block];
+  float peaks[warps][heads_of_block];
+  float sums[warps][heads_of_block];
+  float outputs[warps][heads_of_block][head_dim];
+};
+
+/// Four neighbouring dims of a query go to one instruction: two at its columns 2 t, two at 2 t + 8; so a
+/// thread's sixteen bytes of a key are the B operand of two instructions as they are.
+__device__ uint4 query_fragment(const float* q) {
+  const float high[4] = {rounded_bf16(q[0]), rounded_bf16(q[1]), rounded_bf16(q[2]), rounded_bf16(q[3])};
+  return {pack_bf16(high[0], high[1]), pack_bf16(q[0] - high[0], q[1] - high[1]), pack_bf16(high[2], high[3]),
+          pack_bf16(q[2] - high[2], q[3] - high[3])};
+}
+
+/// Eight keys of a tile: this thread's part of key lane / 4, in the order of the query fragments.
+__device__ void load_keys(uint4 (&keys)[8], const __nv_bfloat16* first) {
+  const auto* key = reinterpret_cast<const uint4*>(first + lane_id() / 4 * head_dim) + lane_id() % 4;
+#pragma unroll
+  for (int chunk = 0; chunk < 8; ++chunk) keys[chunk] = key[4 * chunk];
+}
+/// Their values: this thread's eight dims of each.
+__device__ void load_values(uint4 (&values)[8], const __nv_bfloat16* first) {
+#pragma unroll
+  for (int key = 0; key < 8; ++key)
+    values[key] = reinterpret_cast<const uint4*>(first + key * head_dim)[lane_id()];
+}
+
+template <class Model>
+__global__ __launch_bounds__(threads, 1) void attention_kernel(DeviceLayer layer, DecodeState state,
+                                                               int attention_layer) {
+  constexpr Shape S = Model::shape;
+  static_assert(S.attention_heads == heads_of_block * S.kv_heads);
+  extern __shared__ __align__(16) unsigned char raw[];
+  SharedMemory& shared = *reinterpret_cast<SharedMemory*>(raw);
+  const int split = static_cast<int>(blockIdx.x);
+  const int kv_head = static_cast<int>(blockIdx.y);
+  const int row = static_cast<int>(blockIdx.z);
+  const int warp = warp_id();
+  const int lane = lane_id();
+
+  // What a row is was settled long before the predecessor.
+  const int slot = state.slots[row];
+  const int position = slot < 0 ? 0 : state.positions[slot] - 1;
+  const Splits splits(position + 1);
+  const int first_tile = split * splits.of_split;
+  if (slot < 0 || state.active[row] == 0 || first_tile >= splits.tiles) {
+    release_successor();
+    wait_for_predecessor();
+    return;
+  }
+  const int last_tile = min(first_tile + splits.of_split, splits.tiles);
+  const PageTable pages = state.pages[slot];
+  const std::size_t keys_offset = page_offset<S>(attention_layer, kv_head, 0);
+  const std::size_t values_offset = page_offset<S>(attention_layer, kv_head, 1);
+  const float* const projected =
+      state.projected + static_cast<std::size_t>(row) * (2 * S.attention_dim() + 2 * S.kv_dim());
+  const float* const turns = state.turns + row * Shape::rotary_dim;
+  const auto keys_at = [&](int tile) {
+    return pages[tile * tile_keys / page_positions] +
+           static_cast<std::size_t>(tile * tile_keys % page_positions + warp * warp_keys) * head_dim;
+  };
+  uint4 keys[8];
+  // All but the token's own key is there already.
+  const bool early = first_tile + 1 < splits.tiles;
+  if (early) load_keys(keys, keys_at(first_tile) + keys_offset);
+  release_successor();
+  wait_for_predecessor();
+
+  {
+    const int head = kv_head * heads_of_block + warp;
+    float q[lane_dims];
+    norm_and_turn(projected + 2 * head * head_dim, layer.q_norm, turns, q);
+#pragma unroll
+    for (float& value : q) value *= query_scale;
+    shared.queries[lane / 4 * 2][warp * 4 + lane % 4] = query_fragment(q);
+    shared.queries[lane / 4 * 2 + 1][warp * 4 + lane % 4] = query_fragment(q + 4);
+  }
+  if (last_tile == splits.tiles) {
+    // The token's own key and value, which this block is the first to read.
+    __nv_bfloat16* const page = pages[position / page_positions];
+    const std::size_t at = static_cast<std::size_t>(position % page_positions) * head_dim;
+    float out[lane_dims];
+    if (warp == 0) {
+      norm_and_turn(projected + 2 * S.attention_dim() + kv_head * head_dim, layer.k_norm, turns, out);
+      store_bf16(page + keys_offset + at, out);
+    } else if (warp == 1) {
+      const float* v = projected + 2 * S.attention_dim() + S.kv_dim() + kv_head * head_dim + lane * lane_dims;
+#pragma unroll
+      for (int i = 0; i < lane_dims; ++i) out[i] = v[i];
+      store_bf16(page + values_offset + at, out);
+    }
+  }
+  __syncthreads();
+
+  const int g = lane / 4;
+  const int t = lane % 4;
+  float peak = -INFINITY;  // of query head g, as are correction and sum
+  float sum = 0;
+  float output[heads_of_block][lane_dims] = {};
+  if (!early) load_keys(keys, keys_at(first_tile) + keys_offset);
+  for (int tile = first_tile; tile < last_tile; ++tile) {
+    uint4 values[8];
+    load_values(values, keys_at(tile) + values_offset);
+    float scores[4] = {};
+#pragma unroll
+    for (int chunk = 0; chunk < 8; ++chunk) {
+      const uint4 a0 = shared.queries[2 * chunk][lane];
+      const uint4 a1 = shared.queries[2 * chunk + 1][lane];
+      mma_16816_bf16(scores, {a0.x, a0.y, a0.z, a0.w}, keys[chunk].x, keys[chunk].y);
+      mma_16816_bf16(scores, {a1.x, a1.y, a1.z, a1.w}, keys[chunk].z, keys[chunk].w);
+    }
+    if (tile + 1 < last_tile) load_keys(keys, keys_at(tile + 1) + keys_offset);
+
+    const int key = tile * tile_keys + warp * warp_keys + 2 * t;
+    const float score0 = key <= position ? scores[0] + scores[2] : -INFINITY;
+    const float score1 = key + 1 <= position ? scores[1] + scores[3] : -INFINITY;
+    float highest = fmaxf(score0, score1);
+    highest = fmaxf(highest, __shfl_xor_sync(0xFFFFFFFFU, highest, 1));
+    highest = fmaxf(highest, __shfl_xor_sync(0xFFFFFFFFU, highest, 2));
+    const float next_peak = fmaxf(peak, highest);
+    const bool empty = next_peak == -INFINITY;  // the warp has had no key yet
+    const float correction = empty ? 1.0F : exp2f(peak - next_peak);
+    const float weight0 = empty ? 0.0F : exp2f(score0 - next_peak);
+    const float weight1 = empty ? 0.0F : exp2f(score1 - next_peak);
+    sum = sum * correction + weight0 + weight1;
+    const bool corrects = __any_sync(0xFFFFFFFFU, next_peak != peak) != 0;
+    peak = next_peak;
+    shared.weights[warp][2 * t][g] = weight0;
+    shared.weights[warp][2 * t + 1][g] = weight1;
+    if (t == 0) shared.corrections[warp][g] = correction;
+    __syncwarp();
+    if (corrects) {
+#pragma unroll
+      for (int h = 0; h < heads_of_block; ++h) {
+        const float factor = shared.corrections[warp][h];
+#pragma unroll
+        for (float& value : output[h]) value *= factor;
+      }
+    }
+#pragma unroll
+    for (int k = 0; k < warp_keys; ++k) {
+      const std::uint32_t words[4] = {values[k].x, values[k].y, values[k].z, values[k].w};
+#pragma unroll
+      for (int h = 0; h < heads_of_block; ++h) {
+        const float weight = shared.weights[warp][k][h];
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+          output[h][2 * i] = fmaf(weight, __uint_as_float(words[i] << 16), output[h][2 * i]);
+          output[h][2 * i + 1] = fmaf(weight, __uint_as_float(words[i] & 0xFFFF0000U), output[h][2 * i + 1]);
+        }
+      }
+    }
+    __syncwarp();
+  }
+
+  // The warps' results become the block's, in the order of the warps.
+  sum += __shfl_xor_sync(0xFFFFFFFFU, sum, 1);
+  sum += __shfl_xor_sync(0xFFFFFFFFU, sum, 2);
+  if (t == 0) {
+    shared.peaks[warp][g] = peak;
+    shared.sums[warp][g] = sum;
+  }
+#pragma unroll
+  for (int h = 0; h < heads_of_block; ++h) {
+    auto* out = reinterpret_cast<float4*>(shared.outputs[warp][h]) + 2 * lane;
+    out[0] = {output[h][0], output[h][1], output[h][2], output[h][3]};
+    out[1] = {output[h][4], output[h][5], output[h][6], output[h][7]};
+  }
+  __syncthreads();
+  for (int h = 0; h < heads_of_block; ++h) {
+    float block_peak = shared.peaks[0][h];
+    for (int w = 1; w < warps; ++w) block_peak = fmaxf(block_peak, shared.peaks[w][h]);
+    float total = 0;
+    float value = 0;
+    for (int w = 0; w < warps; ++w) {
+      const float factor = exp2f(shared.peaks[w][h] - block_peak);
+      total = fmaf(factor, shared.sums[w][h], total);
+      value = fmaf(factor, shared.outputs[w][h][threadIdx.x], value);
+    }
+    float* const partial =
+        state.partials + ((static_cast<std::size_t>(row) * S.attention_heads + kv_head * heads_of_block + h) *
+                              attention_splits +
+                          split) *
+                             attention_partial_floats;
+    partial[threadIdx.x] = value;
+    if (threadIdx.x == 0) {
+      partial[head_dim] = block_peak;
+      partial[head_dim + 1] = total;
+    }
+  }
+}
+
+template <class Model>
+__global__ __launch_bounds__(head_dim) void merge_kernel(DecodeState state) {
+  constexpr Shape S = Model::shape;
+  const int head = static_cast<int>(blockIdx.x);
+  const int row = static_cast<int>(blockIdx.y);
+  const int dim = static_cast<int>(threadIdx.x);
+  release_successor();
+  wait_for_predecessor();
+  const int slot = state.slots[row];
+  if (slot < 0 || state.active[row] == 0) return;
+  const int count = Splits(state.positions[slot]).count();
+  const float* const partials = state.partials + (static_cast<std::size_t>(row) * S.attention_heads + head) *
+                                                     attention_splits * attention_partial_floats;
+  const auto at = [&](int split, int i) { return partials[split * attention_partial_floats + i]; };
+  float peak = at(0, head_dim);
+  for (int split = 1; split < count; ++split) peak = fmaxf(peak, at(split, head_dim));
+  float total = 0;
+  float value = 0;
+#pragma unroll 4
+  for (int split = 0; split < count; ++split) {
+    const float factor = exp2f(at(split, head_dim) - peak);
+    total = fmaf(factor, at(split, head_dim + 1), total);
+    value = fmaf(factor, at(split, dim), value);
+  }
+  const float gate =
+      state.projected[static_cast<std::size_t>(row) * (2 * S.attention_dim() + 2 * S.kv_dim()) +
+                      (2 * head + 1) * head_dim + dim];
+  state.mixed[static_cast<std::size_t>(row) * S.attention_dim() + head * head_dim + dim] =
+      value / total * sigmoid(gate);
+}
+
+}  // namespace
+
+template <class Model>
+void decode_attention(cudaStream_t stream, const DeviceLayer& layer, int attention_layer,
+                      const DecodeState& state, int rows) {
+  constexpr Shape S = Model::shape;
+  constexpr std::size_t shared = sizeof(SharedMemory);
+  check(cudaFuncSetAttribute(attention_kernel<Model>, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                             static_cast<int>(shared)),
+        "asking for shared memory");
+  launch_chained(stream, {dim3(attention_splits, S.kv_heads, static_cast<unsigned>(rows)), threads, shared},
+                 attention_kernel<Model>, layer, state, attention_layer);
+  launch_chained(stream, {dim3(S.attention_heads, static_cast<unsigned>(rows)), head_dim},
+                 merge_kernel<Model>, state);
+}
+
+template void decode_attention<Qwen36>(cudaStream_t, const DeviceLayer&, int, const DecodeState&, int);
+template void decode_attention<Demo>(cudaStream_t, const DeviceLayer&, int, const DecodeState&, int);
+
+}  // namespace calla::cuda

@@ -1,0 +1,314 @@
+// The experts of decode.
+//
+//   h = norm(x);  logits = router h;  shares = softmax over the eight largest
+//   x += sum of share_e down_e(silu(gate_e h) * up_e h) + sigmoid(logits[experts]) shared(h)
+// Three kernels: the router with the shared expert's first half; the chosen experts' first halves; all second
+// halves with their sum. Every block that needs the choice makes it anew from the logits: that is faster than
+// to hand it over. The second halves read the logits, and with the choice their weights, before their
+// predecessor ends: they come from the kernel before.
+//
+// Shapes: the router's codes of 8 bits are two planes of 4, each a row of tiles; a pair of rows of gate and
+// up lies in one tile. Rounding: linear.cuh. Bytes moved in a layer of the 35B: 16.5 MB, once for each row.
+// Bound by them and by the choice, before which the first halves' weights cannot be read.
+#include <cuda_runtime.h>
+
+#include "cuda/decode.h"
+#include "cuda/decode_tiles.cuh"
+#include "cuda/launch.h"
+
+namespace calla::cuda {
+namespace {
+
+constexpr int top = Shape::experts_per_token;
+constexpr int most_experts = 256;
+constexpr int candidate_step = 8;             // that are looked at together
+constexpr float inner_factor = 1.0F / 64.0F;  // keeps the inner activations in the range of half
+
+/// The chosen experts, largest logit first, the lower id first among equals.
+struct Choice {
+  int experts[top];
+  float logits[top];
+};
+
+struct ChoiceShared {
+  Choice chosen;
+  float peaks[warp_threads];
+  int counts[warp_threads];
+  unsigned long long candidates[most_experts + candidate_step];
+};
+
+/// A logit and its expert as a number that is the larger the earlier it is chosen.
+__device__ unsigned long long ranked(float logit, int expert) {
+  const unsigned bits = __float_as_uint(logit);
+  const unsigned ordered = (bits & 0x80000000U) != 0 ? ~bits : bits | 0x80000000U;
+  return static_cast<unsigned long long>(ordered) << 32U | static_cast<unsigned>(most_experts - expert);
+}
+
+/// Chooses the experts of a row, by a whole block. The eighth largest is not below the least of the warps'
+/// largest: of the few that are not below that either, each counts those that come before it.
+template <int Experts>
+__device__ const Choice& choose(const float* logits, ChoiceShared& shared) {
+  constexpr int groups = Experts / warp_threads;
+  const int thread = static_cast<int>(threadIdx.x);
+  if (thread < top) shared.chosen.experts[thread] = 0;  // in case a logit is not a number
+  const float mine = thread < Experts ? __ldcg(logits + thread) : -INFINITY;
+  float peak = mine;
+#pragma unroll
+  for (int distance = warp_threads / 2; distance > 0; distance /= 2)
+    peak = fmaxf(peak, __shfl_xor_sync(0xFFFFFFFFU, peak, distance));
+  if (lane_id() == 0) shared.peaks[warp_id()] = peak;
+  __syncthreads();
+  float bound = -INFINITY;
+  if constexpr (groups >= top) {
+    bound = shared.peaks[0];
+#pragma unroll
+    for (int group = 1; group < groups; ++group) bound = fminf(bound, shared.peaks[group]);
+  }
+  const bool candidate = thread < Experts && mine >= bound;
+  const unsigned candidates = __ballot_sync(0xFFFFFFFFU, candidate);
+  if (lane_id() == 0) shared.counts[warp_id()] = __popc(candidates);
+  __syncthreads();
+  int before = 0;
+  int count = 0;
+#pragma unroll
+  for (int group = 0; group < groups; ++group) {
+    const int of_group = shared.counts[group];
+    if (group < warp_id()) before += of_group;
+    count += of_group;
+  }
+  const unsigned long long key = ranked(mine, thread);
+  if (candidate) shared.candidates[before + __popc(candidates & ((1U << lane_id()) - 1U))] = key;
+  if (thread < candidate_step) shared.candidates[count + thread] = 0;
+  __syncthreads();
+  if (candidate) {
+    int rank = 0;
+    for (int first = 0; first < count; first += candidate_step) {
+#pragma unroll
+      for (int i = 0; i < candidate_step; ++i) rank += shared.candidates[first + i] > key ? 1 : 0;
+    }
+    if (rank < top) {
+      shared.chosen.experts[rank] = thread;
+      shared.chosen.logits[rank] = mine;
+    }
+  }
+  __syncthreads();
+  return shared.chosen;
+}
+
+/// The softmax over the chosen, of one.
+__device__ float share_of(const Choice& chosen, int place) {
+  float total = 0;
+#pragma unroll
+  for (const float logit : chosen.logits) total += expf(logit - chosen.logits[0]);
+  return expf(chosen.logits[place] - chosen.logits[0]) / total;
+}
+
+// A row of router tiles is two: the low and the high halves of the codes.
+constexpr int router_planes = 2;
+
+/// Blocks 0 .. tiles of the shared expert have one each; the others have a row of router tiles.
+template <int K, int R, int Experts>
+__global__ __launch_bounds__(Layout<K, R, router_planes>::threads) void router_kernel(DeviceLayer layer,
+                                                                                      DecodeState state,
+                                                                                      int rows) {
+  using L = Layout<K, R, router_planes>;
+  extern __shared__ __align__(16) unsigned char raw[];
+  auto& shared = *reinterpret_cast<typename L::Shared*>(raw);
+  const int tiles = layer.shared_gate_up.rows / tile_rows;
+  const int block = static_cast<int>(blockIdx.x);
+  const int first_row = static_cast<int>(blockIdx.y) * R;
+  const int block_rows = rows_of_block<R>(rows);
+  const auto prepare = [&](auto& part, int warp) {
+    const int column = (warp * warp_threads + lane_id()) * 8;
+    NormedColumns<R> normed(layer.post_attention_norm, column);
+    wait_for_predecessor();
+    release_successor();
+    part.fill(block_rows, [&](int row, float(&values)[8]) {
+      normed(state.x + static_cast<std::size_t>(first_row + row) * K + column, row, values);
+    });
+    normed.store(shared.squares[warp]);
+  };
+  const auto factor = [&](int row) {
+    return inverse_rms<L::warps, K, R>(shared.squares, row) / residual_scale;
+  };
+  if (block < tiles) {
+    const int channels = layer.shared_gate_up.rows / 2;
+    multiply_tiles<K, R, router_planes, tile_rows / 2>(
+        layer.shared_gate_up.data, tiles, shared, block, tiles, block_rows, prepare,
+        [&](int tile, int channel, int row, auto sum) {
+          state.shared[(first_row + row) * channels + tile * (tile_rows / 2) + channel] =
+              silu(sum(channel) * factor(row)) * (sum(channel + tile_rows / 2) * factor(row));
+        });
+    return;
+  }
+  const int tile = (block - tiles) * router_planes;
+  multiply_tiles<K, R, router_planes, tile_rows>(
+      layer.router_tiles.data, tile + router_planes, shared, tile, 1, block_rows, prepare,
+      [&](int plane, int r, int row, auto sum) {
+        const int expert = (block - tiles) * tile_rows + r;
+        if (plane != tile || expert > Experts) return;
+        const float high = sum_partials<L::warps>(&shared.partials[1][0][r * R + row], L::partial);
+        state.router[(first_row + row) * (Experts + 1) + expert] = (sum(r) + high) * factor(row);
+      });
+}
+
+// Tiles of an expert that a block has, all on their way at once.
+constexpr int expert_stages = 2;
+
+/// A block has some tiles of one of the eight experts of a row.
+template <int K, int Experts>
+__global__ __launch_bounds__(Layout<K, 1, expert_stages>::threads) void gate_up_kernel(DeviceLayer layer,
+                                                                                       DecodeState state) {
+  using L = Layout<K, 1, expert_stages>;
+  extern __shared__ __align__(16) unsigned char raw[];
+  auto& shared = *reinterpret_cast<typename L::Shared*>(raw);
+  __shared__ ChoiceShared choices;
+  const int choice = static_cast<int>(blockIdx.y);
+  const int row = static_cast<int>(blockIdx.z);
+  const int column = (warp_id() * warp_threads + lane_id()) * 8;
+  NormedColumns<1> normed(layer.post_attention_norm, column);
+  // The residual stream is older than the predecessor.
+  shared.parts[warp_id()].fill(1, [&](int, float(&values)[8]) {
+    normed(state.x + static_cast<std::size_t>(row) * K + column, 0, values);
+  });
+  normed.store(shared.squares[warp_id()]);
+  wait_for_predecessor();
+  release_successor();
+
+  const int expert = choose<Experts>(state.router + row * (Experts + 1), choices).experts[choice];
+  const TileStack& stack = layer.expert_gate_up;
+  const int channels = stack.rows / 2;
+  multiply_tiles<K, 1, expert_stages, tile_rows / 2>(
+      stack.data + static_cast<std::size_t>(expert) * tiled_bytes(stack.rows, K), stack.rows / tile_rows,
+      shared, static_cast<int>(blockIdx.x), static_cast<int>(gridDim.x), 1, [](auto&, int) {},
+      [&](int tile, int channel, int, auto sum) {
+        const float factor = inverse_rms<L::warps, K, 1>(shared.squares, 0) / residual_scale;
+        state.inner[(row * top + choice) * channels + tile * (tile_rows / 2) + channel] =
+            silu(sum(channel) * factor) * (sum(channel + tile_rows / 2) * factor);
+      });
+}
+
+/// How the warps of a block share the columns of a down projection.
+template <int K>
+struct DownParts {
+  static constexpr int groups = K / tile_columns;
+  static constexpr int groups_of_part = groups < groups_of_warp ? groups : groups_of_warp;
+  static constexpr int warps = groups / groups_of_part;
+};
+
+/// A warp's part of a tile of one down projection, times the expert's share.
+template <int K>
+struct DownPart {
+  using P = DownParts<K>;
+  using Part = Activations<P::groups_of_part, 1>;
+  StagedPart<P::groups_of_part> weights;
+  Part x;
+
+  __device__ void start(const std::byte* matrix, int tile, int part) {
+    weights.copy(matrix +
+                 (static_cast<std::size_t>(tile) * P::groups + part * P::groups_of_part) * tile_bytes);
+    commit_copies();
+  }
+  __device__ void multiply(const float* inner, int part, float share, float* partial) {
+    x.fill(1, [&](int, float(&values)[8]) {
+      load8(inner + (part * P::groups_of_part * tile_columns + lane_id() * 8), values);
+#pragma unroll
+      for (float& value : values) value *= inner_factor;
+    });
+    wait_for_copies<0>();
+    __syncwarp();
+    TileProduct<1> product;
+    product.add(weights, x);
+    const float factor = share / inner_factor;
+    product.value[0][0] *= factor;
+    product.value[0][1] *= factor;
+    product.store(partial);
+  }
+};
+
+template <class Model>
+constexpr int down_warps() {
+  return top * DownParts<Model::shape.expert_hidden>::warps +
+         DownParts<Model::shape.shared_expert_hidden>::warps;
+}
+
+template <class Model>
+struct DownShared {
+  static constexpr int routed_warps = top * DownParts<Model::shape.expert_hidden>::warps;
+  DownPart<Model::shape.expert_hidden> routed[routed_warps];
+  DownPart<Model::shape.shared_expert_hidden> common[down_warps<Model>() - routed_warps];
+  float partials[down_warps<Model>()][tile_rows];
+  ChoiceShared choices;
+};
+
+/// A block has a tile of the sum over all experts of a row.
+template <class Model>
+__global__ __launch_bounds__(down_warps<Model>() * warp_threads, 1) void down_kernel(DeviceLayer layer,
+                                                                                     DecodeState state) {
+  constexpr Shape S = Model::shape;
+  using Routed = DownParts<S.expert_hidden>;
+  constexpr int routed_warps = top * Routed::warps;
+  const int tile = static_cast<int>(blockIdx.x);
+  const int row = static_cast<int>(blockIdx.y);
+  const int warp = warp_id();
+  extern __shared__ __align__(16) unsigned char raw[];
+  auto& shared = *reinterpret_cast<DownShared<Model>*>(raw);
+
+  // Older than the predecessor: the residual stream, and the choice.
+  float* const mine = state.x + static_cast<std::size_t>(row) * S.hidden + tile * tile_rows + threadIdx.x;
+  const float residual = threadIdx.x < tile_rows ? __ldcg(mine) : 0.0F;
+  const float* const logits = state.router + row * (S.experts + 1);
+  const Choice& chosen = choose<S.experts>(logits, shared.choices);
+  if (warp < routed_warps) {
+    const int choice = warp / Routed::warps;
+    const int part = warp % Routed::warps;
+    shared.routed[warp].start(
+        layer.expert_down.data + chosen.experts[choice] * tiled_bytes(S.hidden, S.expert_hidden), tile, part);
+    const float share = share_of(chosen, choice);
+    release_successor();
+    wait_for_predecessor();
+    shared.routed[warp].multiply(state.inner + (row * top + choice) * S.expert_hidden, part, share,
+                                 shared.partials[warp]);
+  } else {
+    const int part = warp - routed_warps;
+    shared.common[part].start(layer.shared_down.data, tile, part);
+    const float share = sigmoid(__ldcg(logits + S.experts));
+    release_successor();
+    wait_for_predecessor();
+    shared.common[part].multiply(state.shared + row * S.shared_expert_hidden, part, share,
+                                 shared.partials[warp]);
+  }
+  __syncthreads();
+  if (threadIdx.x < tile_rows)
+    *mine = residual + sum_partials<down_warps<Model>()>(&shared.partials[0][threadIdx.x], tile_rows);
+}
+
+}  // namespace
+
+template <class Model>
+void decode_experts(cudaStream_t stream, const DeviceLayer& layer, const DecodeState& state, int rows) {
+  constexpr Shape S = Model::shape;
+  const auto count = static_cast<unsigned>(rows);
+  with_block_rows(rows, [&](auto r, unsigned row_blocks) {
+    using L = Layout<S.hidden, r(), router_planes>;
+    constexpr int router_blocks = tiles_of_rows(S.experts + 1);
+    const int tiles = layer.shared_gate_up.rows / tile_rows;
+    launch_large(
+        stream, {dim3(static_cast<unsigned>(tiles + router_blocks), row_blocks), L::threads, L::shared_bytes},
+        router_kernel<S.hidden, r(), S.experts>, layer, state, rows);
+  });
+  using L = Layout<S.hidden, 1, expert_stages>;
+  static_assert(L::threads >= S.experts);
+  constexpr unsigned blocks = (2 * S.expert_hidden / tile_rows + expert_stages - 1) / expert_stages;
+  launch_large(stream, {dim3(blocks, top, count), L::threads, L::shared_bytes},
+               gate_up_kernel<S.hidden, S.experts>, layer, state);
+  launch_large(
+      stream,
+      {dim3(S.hidden / tile_rows, count), down_warps<Model>() * warp_threads, sizeof(DownShared<Model>)},
+      down_kernel<Model>, layer, state);
+}
+
+template void decode_experts<Qwen36>(cudaStream_t, const DeviceLayer&, const DecodeState&, int);
+template void decode_experts<Demo>(cudaStream_t, const DeviceLayer&, const DecodeState&, int);
+
+}  // namespace calla::cuda

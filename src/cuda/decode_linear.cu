@@ -1,0 +1,155 @@
+// The projections of decode: into the mixers, out of them, and the head.
+//
+//   in, head:  y = W norm(x) = 1 / rms(x) * W (gain x); the factor is applied to the sum, so that no block
+//              waits for a norm. 1/256 keeps gain x in the range of half.
+//   out:       x += W y, y the mixer's output; DeltaNet's still lacks its norm, a factor a head.
+// Shapes: W [rows, K] in tiles, K = 64 * (groups of a warp) * (warps). Rounding: linear.cuh.
+// Bytes moved: the weights, once; a block reads all of x. Bound by the weights' bytes and, in the layers, by
+// the way from the predecessor's last write to the successor's first.
+#include <algorithm>
+
+#include "cuda/decode.h"
+#include "cuda/decode_tiles.cuh"
+#include "cuda/launch.h"
+
+namespace calla::cuda {
+namespace {
+
+template <int K, int R, int Stages, bool Head>
+__global__ __launch_bounds__(Layout<K, R, Stages>::threads) void project_kernel(Tiles w, const float* gain,
+                                                                                const float* x, float* out,
+                                                                                int columns, const int* slots,
+                                                                                int rows) {
+  using L = Layout<K, R, Stages>;
+  extern __shared__ __align__(16) unsigned char raw[];
+  auto& shared = *reinterpret_cast<typename L::Shared*>(raw);
+  const int first_row = static_cast<int>(blockIdx.y) * R;
+  const int block_rows = rows_of_block<R>(rows);
+  const auto prepare = [&](auto& part, int warp) {
+    const int column = (warp * warp_threads + lane_id()) * 8;
+    NormedColumns<R> normed(gain, column);
+    release_successor();
+    wait_for_predecessor();
+    part.fill(block_rows, [&](int row, float(&values)[8]) {
+      normed(x + static_cast<std::size_t>(first_row + row) * K + column, row, values);
+    });
+    normed.store(shared.squares[warp]);
+  };
+  const auto finish = [&](int tile, int r, int row, auto sum) {
+    const int out_row = Head ? slots[first_row + row] : first_row + row;
+    if (Head && out_row < 0) return;
+    out[static_cast<std::size_t>(out_row) * columns + tile * tile_rows + r] =
+        sum(r) * (inverse_rms<L::warps, K, R>(shared.squares, row) / residual_scale);
+  };
+  const auto first = static_cast<int>(blockIdx.x);
+  const auto step = static_cast<int>(gridDim.x);
+  if constexpr (Head) {
+    walk_tiles<K, R, Stages, tile_rows>(w.data, w.rows / tile_rows, shared, first, step, block_rows, prepare,
+                                        finish);
+  } else {
+    multiply_tiles<K, R, Stages, tile_rows>(w.data, w.rows / tile_rows, shared, first, step, block_rows,
+                                            prepare, finish);
+  }
+}
+
+template <int K, int R, int Heads>
+__global__ __launch_bounds__(Layout<K, R, 1>::threads,
+                             R == 1 ? 3 : 1) void output_kernel(Tiles w, const float* mixed,
+                                                                const float* squares, float* x, int hidden,
+                                                                int rows) {
+  using L = Layout<K, R, 1>;
+  static_assert(L::threads >= tile_rows * R, "a thread has one output");
+  extern __shared__ __align__(16) unsigned char raw[];
+  auto& shared = *reinterpret_cast<typename L::Shared*>(raw);
+  const int tile = static_cast<int>(blockIdx.x);
+  const int first_row = static_cast<int>(blockIdx.y) * R;
+  const int block_rows = rows_of_block<R>(rows);
+  const int thread = static_cast<int>(threadIdx.x);
+  float* const mine = x + static_cast<std::size_t>(first_row + thread / tile_rows) * hidden +
+                      tile * tile_rows + thread % tile_rows;
+  float residual = 0;
+  multiply_tiles<K, R, 1, tile_rows>(
+      w.data, w.rows / tile_rows, shared, tile, static_cast<int>(gridDim.x), block_rows,
+      [&](auto& part, int warp) {
+        const int column = (warp * warp_threads + lane_id()) * 8;
+        release_successor();
+        wait_for_predecessor();
+        if (thread < tile_rows * block_rows) residual = __ldcg(mine);
+        part.fill(block_rows, [&](int row, float(&values)[8]) {
+          load8(mixed + static_cast<std::size_t>(first_row + row) * K + column, values);
+          if constexpr (Heads > 0) {
+            const int head = column / Shape::delta_head_dim;
+            const float4 s = reinterpret_cast<const float4*>(squares)[(first_row + row) * Heads + head];
+            const float factor =
+                1.0F / sqrtf((s.x + s.y + s.z + s.w) / Shape::delta_head_dim + rms_norm_epsilon);
+#pragma unroll
+            for (float& value : values) value *= factor;
+          }
+        });
+      },
+      [&](int, int r, int, auto sum) { *mine = residual + sum(r); });
+}
+
+// With this many blocks every SM of an H200 has two, which leaves half of it to the successor's preparations.
+constexpr int walking_blocks = 264;
+// Tiles on their way: all that a block has, in the layers.
+constexpr int layer_stages = 3;
+constexpr int head_stages = 4;
+
+unsigned blocks_of(int tiles) { return static_cast<unsigned>(std::min(tiles, walking_blocks)); }
+
+}  // namespace
+
+template <class Model>
+void decode_project(cudaStream_t stream, const DeviceLayer& layer, const DecodeState& state, int rows) {
+  constexpr Shape S = Model::shape;
+  constexpr int K = S.hidden;
+  static_assert(projected_columns<S>() <= layer_stages * walking_blocks * tile_rows);
+  with_block_rows(rows, [&](auto r, unsigned row_blocks) {
+    using L = Layout<K, r(), layer_stages>;
+    launch_large(stream,
+                 {dim3(blocks_of(layer.in.rows / tile_rows), row_blocks), L::threads, L::shared_bytes},
+                 project_kernel<K, r(), layer_stages, false>, layer.in, layer.input_norm, state.x,
+                 state.projected, layer.in.rows, state.slots, rows);
+  });
+}
+
+template <class Model>
+void decode_output(cudaStream_t stream, const DeviceLayer& layer, bool is_attention, const DecodeState& state,
+                   int rows) {
+  constexpr Shape S = Model::shape;
+  with_block_rows(rows, [&](auto r, unsigned row_blocks) {
+    const dim3 blocks(static_cast<unsigned>(layer.out.rows / tile_rows), row_blocks);
+    if (is_attention) {
+      using L = Layout<S.attention_dim(), r(), 1>;
+      launch_large(stream, {blocks, L::threads, L::shared_bytes}, output_kernel<S.attention_dim(), r(), 0>,
+                   layer.out, state.mixed, state.squares, state.x, S.hidden, rows);
+    } else {
+      using L = Layout<S.delta_value_dim(), r(), 1>;
+      launch_large(stream, {blocks, L::threads, L::shared_bytes},
+                   output_kernel<S.delta_value_dim(), r(), S.delta_value_heads>, layer.out, state.mixed,
+                   state.squares, state.x, S.hidden, rows);
+    }
+  });
+}
+
+template <class Model>
+void decode_head(cudaStream_t stream, const DeviceWeights& weights, const DecodeState& state, int rows) {
+  constexpr Shape S = Model::shape;
+  with_block_rows(rows, [&](auto r, unsigned row_blocks) {
+    using L = Layout<S.hidden, r(), head_stages>;
+    launch_large(stream,
+                 {dim3(blocks_of(weights.head.rows / tile_rows), row_blocks), L::threads, L::shared_bytes},
+                 project_kernel<S.hidden, r(), head_stages, true>, weights.head, weights.norm, state.x,
+                 state.logits, S.vocabulary, state.slots, rows);
+  });
+}
+
+template void decode_project<Qwen36>(cudaStream_t, const DeviceLayer&, const DecodeState&, int);
+template void decode_project<Demo>(cudaStream_t, const DeviceLayer&, const DecodeState&, int);
+template void decode_output<Qwen36>(cudaStream_t, const DeviceLayer&, bool, const DecodeState&, int);
+template void decode_output<Demo>(cudaStream_t, const DeviceLayer&, bool, const DecodeState&, int);
+template void decode_head<Qwen36>(cudaStream_t, const DeviceWeights&, const DecodeState&, int);
+template void decode_head<Demo>(cudaStream_t, const DeviceWeights&, const DecodeState&, int);
+
+}  // namespace calla::cuda

@@ -1,0 +1,163 @@
+#include <algorithm>
+
+#include "cuda/decoder.h"
+#include "cuda/launch.h"
+#include "cuda/ptx.cuh"
+
+namespace calla::cuda {
+namespace {
+
+/// Rows with a slot run, and their sequences are a token longer.
+__global__ void append_kernel(const int* slots, int* active, int* positions) {
+  wait_for_predecessor();
+  release_successor();
+  const int slot = slots[threadIdx.x];
+  active[threadIdx.x] = slot >= 0 ? 1 : 0;
+  if (slot >= 0) ++positions[slot];
+}
+
+/// Arrays of a step's workspace, in floats, for `most_rows` rows.
+template <class Visit>
+void visit_workspace(const Shape& s, Visit visit) {
+  const int delta = s.convolution_channels() + s.delta_value_dim() + 2 * s.delta_value_heads;
+  const int attention = 2 * s.attention_dim() + 2 * s.kv_dim();
+  visit(&DecodeState::x, s.hidden);
+  visit(&DecodeState::turns, Shape::rotary_dim);
+  visit(&DecodeState::projected, std::max(delta, attention));
+  visit(&DecodeState::mixed, std::max(s.delta_value_dim(), s.attention_dim()));
+  visit(&DecodeState::squares, s.delta_value_heads * 4);
+  visit(&DecodeState::partials, s.attention_heads * attention_splits * attention_partial_floats);
+  visit(&DecodeState::router, s.experts + 1);
+  visit(&DecodeState::inner, Shape::experts_per_token * s.expert_hidden);
+  visit(&DecodeState::shared, s.shared_expert_hidden);
+}
+
+std::size_t workspace_floats(const Shape& shape) {
+  constexpr std::size_t line = 32;
+  std::size_t total = 0;
+  visit_workspace(shape, [&](float* DecodeState::*, int columns) {
+    total += (static_cast<std::size_t>(columns) * most_rows + line - 1) / line * line;
+  });
+  return total;
+}
+
+}  // namespace
+
+std::size_t decoder_bytes(const Shape& shape) { return workspace_floats(shape) * sizeof(float); }
+
+template <class Model>
+Decoder<Model>::Decoder(const DeviceWeights& weights, const Sequences& sequences, int* positions,
+                        cudaStream_t stream)
+    : weights_(weights),
+      stream_(stream),
+      slots_(most_rows),
+      tokens_(most_rows),
+      active_(most_rows),
+      workspace_(workspace_floats(Model::shape)) {
+  // Rows that have never run hold numbers, too.
+  const auto clear = [&](const auto& array) {
+    check(cudaMemsetAsync(array.data(), 0, array.bytes(), stream), "clearing the workspace");
+  };
+  clear(workspace_);
+  clear(tokens_);
+  clear(active_);
+  float* at = workspace_.data();
+  visit_workspace(Model::shape, [&](float* DecodeState::*array, int columns) {
+    constexpr std::size_t line = 32;
+    state_.*array = at;
+    at += (static_cast<std::size_t>(columns) * most_rows + line - 1) / line * line;
+  });
+  state_.slots = slots_.data();
+  state_.active = active_.data();
+  state_.tokens = tokens_.data();
+  state_.positions = positions;
+  state_.pages = sequences.page_tables();
+  state_.recurrent = sequences.recurrent();
+  state_.windows = sequences.windows();
+  state_.logits = sequences.logits();
+}
+
+template <class Model>
+void Decoder<Model>::step(std::span<const int> slots) {
+  set_rows(slots);
+  run(StepKind::drawn, static_cast<int>(slots.size()));
+}
+
+template <class Model>
+void Decoder<Model>::append(int slot, int token) {
+  set_rows(std::span(&slot, 1));
+  check(cudaMemcpyAsync(tokens_.data(), &token, sizeof token, cudaMemcpyHostToDevice, stream_),
+        "passing a token");
+  run(StepKind::given, 1);
+}
+
+template <class Model>
+void Decoder<Model>::logits(int slot, const float* x) {
+  set_rows(std::span(&slot, 1));
+  check(cudaMemcpyAsync(state_.x, x, Model::shape.hidden * sizeof(float), cudaMemcpyDeviceToDevice, stream_),
+        "passing activations");
+  decode_head<Model>(stream_, weights_, state_, 1);
+}
+
+template <class Model>
+void Decoder<Model>::set_rows(std::span<const int> slots) {
+  std::array<int, most_rows> rows;
+  rows.fill(-1);
+  std::copy(slots.begin(), slots.end(), rows.begin());
+  check(cudaMemcpyAsync(slots_.data(), rows.data(), slots_.bytes(), cudaMemcpyHostToDevice, stream_),
+        "passing slots");
+}
+
+template <class Model>
+void Decoder<Model>::run(StepKind kind, int rows) {
+  const auto found = std::lower_bound(row_counts.begin(), row_counts.end(), rows);
+  GraphExec& graph =
+      graphs_.at(static_cast<std::size_t>(kind)).at(static_cast<std::size_t>(found - row_counts.begin()));
+  if (graph == nullptr) graph = capture(kind, *found);
+  check(cudaGraphLaunch(graph.get(), stream_), "launching a step");
+}
+
+template <class Model>
+GraphExec Decoder<Model>::capture(StepKind kind, int rows) {
+  check(cudaStreamBeginCapture(stream_, cudaStreamCaptureModeThreadLocal), "recording a step");
+  if (kind == StepKind::drawn) {
+    draw_(rows, stream_);
+  } else {
+    launch_chained(stream_, {dim3(1), most_rows}, append_kernel, state_.slots, active_.data(),
+                   state_.positions);
+  }
+  forward(rows);
+  cudaGraph_t graph = nullptr;
+  check(cudaStreamEndCapture(stream_, &graph), "recording a step");
+  cudaGraphExec_t executable = nullptr;
+  const cudaError_t status = cudaGraphInstantiate(&executable, graph, 0);
+  cudaGraphDestroy(graph);
+  check(status, "preparing a step");
+  return GraphExec(executable);
+}
+
+template <class Model>
+void Decoder<Model>::forward(int rows) {
+  decode_embed<Model>(stream_, weights_.embedding, state_, rows);
+  for (int index = 0; index < static_cast<int>(weights_.layers.size()); ++index) {
+    const DeviceLayer& layer = weights_.layers[static_cast<std::size_t>(index)];
+    const int attention_before = index / Shape::attention_interval;
+    const bool is_attention = Shape::is_attention(index);
+    // x += mixer(norm(x))
+    decode_project<Model>(stream_, layer, state_, rows);
+    if (is_attention) {
+      decode_attention<Model>(stream_, layer, attention_before, state_, rows);
+    } else {
+      decode_delta<Model>(stream_, layer, index - attention_before, state_, rows);
+    }
+    decode_output<Model>(stream_, layer, is_attention, state_, rows);
+    // x += experts(norm(x))
+    decode_experts<Model>(stream_, layer, state_, rows);
+  }
+  decode_head<Model>(stream_, weights_, state_, rows);
+}
+
+template class Decoder<Qwen36>;
+template class Decoder<Demo>;
+
+}  // namespace calla::cuda

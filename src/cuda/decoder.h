@@ -1,0 +1,59 @@
+// Decode steps as graphs: everything between two tokens is one launch.
+#pragma once
+#include <array>
+#include <functional>
+#include <span>
+
+#include "cuda/decode.h"
+#include "cuda/device.h"
+#include "cuda/sequence.h"
+
+namespace calla::cuda {
+
+/// What a step does before its forward pass: it draws the rows' tokens, or takes those it is told.
+enum class StepKind { drawn, given };
+
+/// The bytes a Decoder allocates.
+std::size_t decoder_bytes(const Shape& shape);
+
+template <class Model>
+class Decoder {
+ public:
+  /// Adds the kernels that draw to a stream under capture. They read the slots of the rows, and write their
+  /// tokens and whether they run.
+  using Draw = std::function<void(int rows, cudaStream_t stream)>;
+
+  /// Weights and sequences must outlive it. `positions`: [slots] in device memory.
+  Decoder(const DeviceWeights& weights, const Sequences& sequences, int* positions, cudaStream_t stream);
+
+  int* slots() const { return slots_.data(); }    // [most_rows] in device memory
+  int* tokens() const { return tokens_.data(); }  // [most_rows]
+  int* active() const { return active_.data(); }  // [most_rows]
+  void set_draw(Draw draw) { draw_ = std::move(draw); }
+
+  /// Draws a token for each of the slots and appends it.
+  void step(std::span<const int> slots);
+  /// Appends a token to a slot.
+  void append(int slot, int token);
+  /// The logits of a slot from the residual stream of its newest token, [hidden] in device memory.
+  void logits(int slot, const float* x);
+
+ private:
+  void run(StepKind kind, int rows);
+  void set_rows(std::span<const int> slots);
+  GraphExec capture(StepKind kind, int rows);
+  void forward(int rows);
+
+  const DeviceWeights& weights_;
+  cudaStream_t stream_;
+  Draw draw_;
+  DeviceArray<int> slots_;
+  DeviceArray<int> tokens_;
+  DeviceArray<int> active_;
+  DeviceArray<float> workspace_;
+  DecodeState state_;
+  static constexpr std::array<int, 5> row_counts{1, 2, 4, 8, most_rows};
+  std::array<std::array<GraphExec, row_counts.size()>, 2> graphs_;
+};
+
+}  // namespace calla::cuda

@@ -1,0 +1,37 @@
+// Launching kernels, alone or as links of a chain.
+#pragma once
+#include <cstddef>
+#include <utility>
+
+#include <cuda_runtime.h>
+
+#include "cuda/device.h"
+
+namespace calla::cuda {
+
+struct Grid {
+  dim3 blocks;
+  int threads = 0;
+  std::size_t shared = 0;  // bytes of dynamic shared memory
+};
+
+/// Launches a kernel that may begin while the one before it in the stream still runs: it calls
+/// wait_for_predecessor() before it reads what others have written. On GPUs before Hopper it begins after it.
+template <class... Parameters, class... Arguments>
+void launch_chained(cudaStream_t stream, const Grid& grid, void (*kernel)(Parameters...),
+                    Arguments&&... arguments) {
+  cudaLaunchAttribute attribute{};
+  attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  attribute.val.programmaticStreamSerializationAllowed = 1;
+  cudaLaunchConfig_t config{};
+  config.gridDim = grid.blocks;
+  config.blockDim = dim3(static_cast<unsigned>(grid.threads));
+  config.dynamicSmemBytes = grid.shared;
+  config.stream = stream;
+  config.attrs = &attribute;
+  config.numAttrs = 1;
+  check(cudaLaunchKernelEx(&config, kernel, Parameters(std::forward<Arguments>(arguments))...),
+        "launching a kernel");
+}
+
+}  // namespace calla::cuda
