@@ -9,7 +9,7 @@ export CALLA_GOLDENS ?= $(abspath ../shared/goldens)
 export CALLA_QWEN ?= $(abspath ../shared/models)
 endif
 
-.PHONY: demo test soak build clients install format lint clean
+.PHONY: demo test test-gpu soak build clients install format lint clean
 .DEFAULT_GOAL := demo
 
 demo: build/release/build.ninja
@@ -25,6 +25,10 @@ test: build clients
 build: build/release/build.ninja
 	@echo "== Building everything"
 	@cmake --build build/release -j $(JOBS)
+
+# What needs an NVIDIA GPU: the CUDA backend against the reference, and its speed. Under ten minutes.
+test-gpu: | install
+	@tools/test_gpu.sh
 
 # A minute of load on the server: 64 clients of every kind.
 soak: build/release/build.ninja
@@ -53,7 +57,7 @@ build/release/build.ninja: CMakeLists.txt CMakePresets.json cmake/*.cmake | inst
 install:
 	@tools/install_dependencies.sh
 
-SOURCES = $(shell git ls-files 'src/*.cpp' 'src/*.h' 'src/*.inl' 'tests/*.cpp' 'tests/*.h' 'bench/*.cpp' 'fuzz/*.cpp')
+SOURCES = $(shell git ls-files 'src/*.cpp' 'src/*.h' 'src/*.inl' 'src/*.cu' 'src/*.cuh' 'tests/*.cpp' 'tests/*.h' 'bench/*.cpp' 'fuzz/*.cpp')
 
 format:
 	@clang-format -i $(SOURCES)

@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 
 #include "base/error.h"
+#include "cuda/launch.h"
 #include "model/memory_plan.h"
 
 namespace calla::cuda {
@@ -63,6 +64,18 @@ void* pinned_allocate(std::size_t bytes) {
 }
 
 void pinned_free(void* data) noexcept { cudaFreeHost(data); }
+
+bool has_programmatic_launch() {
+  static const bool answer = [] {
+    int device = 0;
+    int major = 0;
+    check(cudaGetDevice(&device), "asking for the device");
+    check(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device), "asking for its kind");
+    constexpr int hopper = 9;
+    return major >= hopper;
+  }();
+  return answer;
+}
 
 Stream make_stream() {
   cudaStream_t stream = nullptr;

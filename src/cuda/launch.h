@@ -15,6 +15,9 @@ struct Grid {
   std::size_t shared = 0;  // bytes of dynamic shared memory
 };
 
+/// Whether the current device can begin a kernel before the one in front of it has ended: from Hopper on.
+bool has_programmatic_launch();
+
 /// Launches a kernel that may begin while the one before it in the stream still runs: it calls
 /// wait_for_predecessor() before it reads what others have written. On GPUs before Hopper it begins after it.
 template <class... Parameters, class... Arguments>
@@ -29,7 +32,7 @@ void launch_chained(cudaStream_t stream, const Grid& grid, void (*kernel)(Parame
   config.dynamicSmemBytes = grid.shared;
   config.stream = stream;
   config.attrs = &attribute;
-  config.numAttrs = 1;
+  config.numAttrs = has_programmatic_launch() ? 1 : 0;
   check(cudaLaunchKernelEx(&config, kernel, Parameters(std::forward<Arguments>(arguments))...),
         "launching a kernel");
 }
