@@ -184,19 +184,20 @@ __global__ __launch_bounds__(threads, 1) void attention_kernel(DeviceLayer layer
   for (int tile = first_tile; tile < last_tile; ++tile) {
     uint4 values[8];
     load_values(values, keys_at(tile) + values_offset);
-    float scores[4] = {};
+    float parts[4][4] = {};  // sums that do not wait for each other
 #pragma unroll
     for (int chunk = 0; chunk < 8; ++chunk) {
       const uint4 a0 = shared.queries[2 * chunk][lane];
       const uint4 a1 = shared.queries[2 * chunk + 1][lane];
-      mma_16816_bf16(scores, {a0.x, a0.y, a0.z, a0.w}, keys[chunk].x, keys[chunk].y);
-      mma_16816_bf16(scores, {a1.x, a1.y, a1.z, a1.w}, keys[chunk].z, keys[chunk].w);
+      mma_16816_bf16(parts[chunk % 2 * 2], {a0.x, a0.y, a0.z, a0.w}, keys[chunk].x, keys[chunk].y);
+      mma_16816_bf16(parts[chunk % 2 * 2 + 1], {a1.x, a1.y, a1.z, a1.w}, keys[chunk].z, keys[chunk].w);
     }
+    const auto score = [&](int i) { return parts[0][i] + parts[1][i] + (parts[2][i] + parts[3][i]); };
     if (tile + 1 < last_tile) load_keys(keys, keys_at(tile + 1) + keys_offset);
 
     const int key = tile * tile_keys + warp * warp_keys + 2 * t;
-    const float score0 = key <= position ? scores[0] + scores[2] : -INFINITY;
-    const float score1 = key + 1 <= position ? scores[1] + scores[3] : -INFINITY;
+    const float score0 = key <= position ? score(0) + score(2) : -INFINITY;
+    const float score1 = key + 1 <= position ? score(1) + score(3) : -INFINITY;
     float highest = fmaxf(score0, score1);
     highest = fmaxf(highest, __shfl_xor_sync(0xFFFFFFFFU, highest, 1));
     highest = fmaxf(highest, __shfl_xor_sync(0xFFFFFFFFU, highest, 2));
@@ -287,16 +288,26 @@ __global__ __launch_bounds__(head_dim) void merge_kernel(DecodeState state) {
   const float* const partials = state.partials + (static_cast<std::size_t>(row) * S.attention_heads + head) *
                                                      attention_splits * attention_partial_floats;
   const auto at = [&](int split, int i) { return partials[split * attention_partial_floats + i]; };
-  float peak = at(0, head_dim);
-  for (int split = 1; split < count; ++split) peak = fmaxf(peak, at(split, head_dim));
-  float total = 0;
-  float value = 0;
-#pragma unroll 4
-  for (int split = 0; split < count; ++split) {
-    const float factor = exp2f(at(split, head_dim) - peak);
-    total = fmaf(factor, at(split, head_dim + 1), total);
-    value = fmaf(factor, at(split, dim), value);
+  // The splits' factors first, all at once; then their outputs, many on their way.
+  __shared__ float peaks[attention_splits];
+  __shared__ float factors[attention_splits];
+  __shared__ float totals[attention_splits];
+  if (dim < attention_splits) peaks[dim] = dim < count ? at(dim, head_dim) : -INFINITY;
+  __syncthreads();
+  if (dim < attention_splits) {
+    float peak = peaks[0];
+#pragma unroll
+    for (int split = 1; split < attention_splits; ++split) peak = fmaxf(peak, peaks[split]);
+    factors[dim] = exp2f(peaks[dim] - peak);
+    totals[dim] = dim < count ? factors[dim] * at(dim, head_dim + 1) : 0.0F;
   }
+  __syncthreads();
+  float total = 0;
+#pragma unroll
+  for (int split = 0; split < attention_splits; ++split) total += totals[split];
+  float value = 0;
+#pragma unroll 16
+  for (int split = 0; split < count; ++split) value = fmaf(factors[split], at(split, dim), value);
   const float gate =
       state.projected[static_cast<std::size_t>(row) * (2 * S.attention_dim() + 2 * S.kv_dim()) +
                       (2 * head + 1) * head_dim + dim];
