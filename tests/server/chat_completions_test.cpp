@@ -754,7 +754,9 @@ TEST(ChatCompletions, ThinkingCanBeSwitchedInEveryUsualWay) {
 }
 
 TEST(ChatCompletions, Q065_TheServersOwnDefaultsOfThinking) {
-  ScriptedServer server({.prompt = {.enable_thinking = false, .preserve_thinking = true}});
+  ApiOptions options;
+  options.prompt = {.enable_thinking = false, .preserve_thinking = true};
+  ScriptedServer server(options);
   std::string prompt;
   server.write([&](std::span<const Token> tokens, const auto&) {
     prompt = demo_tokenizer().decode(tokens);

@@ -212,7 +212,9 @@ TEST(Server, WritesOneLineForARequestAndNoneOfItsText) {
 }
 
 TEST(Server, LogsTextWhereItIsAskedTo) {
-  ScriptedServer server({.server = {.log_text = true}});
+  ApiOptions options;
+  options.server.log_text = true;
+  ScriptedServer server(options);
   server.say("an answer");
   server.chat(chat_body("a question"));
   const std::string line = server.api().log_line_with("status=200");
