@@ -58,7 +58,14 @@ std::string device_name(const ModelFlags& flags) {
 }
 
 int thread_count(const ModelFlags& flags) {
-  return backend_kind(flags) == BackendKind::cpu ? flags.threads.value_or(usable_cores()) : 1;
+  switch (backend_kind(flags)) {
+    case BackendKind::cuda:
+      return 0;
+    case BackendKind::cpu:
+      return flags.threads.value_or(usable_cores());
+    default:
+      return 1;
+  }
 }
 
 std::optional<std::uint64_t> available_memory(const ModelFlags& flags) {
@@ -81,6 +88,11 @@ double product_peak(const ModelFlags& flags) {
   if (backend_kind(flags) == BackendKind::cuda) return cuda::product_peak();
 #endif
   return cpu::product_peak(thread_count(flags));
+}
+
+std::string product_name(const ModelFlags& flags) {
+  return backend_kind(flags) == BackendKind::cuda ? "half products of 16 x 8 x 16 (mma.sync)"
+                                                  : "4-bit by 8-bit products";
 }
 
 MemoryPlan plan_backend(const ModelFlags& flags, const Shape& shape, std::uint64_t weight_bytes, int slots,

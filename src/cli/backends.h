@@ -22,7 +22,7 @@ std::string fallback_reason(const ModelFlags& flags);
 
 /// Backend::device() of the backend that the flags ask for.
 std::string device_name(const ModelFlags& flags);
-/// How many threads it computes with.
+/// How many threads of the processor it computes with; 0 where it is the GPU that computes.
 int thread_count(const ModelFlags& flags);
 /// Memory that it can still get, in bytes, where it keeps the weights; nothing where the system does not say.
 std::optional<std::uint64_t> available_memory(const ModelFlags& flags);
@@ -30,6 +30,8 @@ std::optional<std::uint64_t> available_memory(const ModelFlags& flags);
 /// which takes about a second each.
 double read_bandwidth(const ModelFlags& flags);
 double product_peak(const ModelFlags& flags);
+/// The products that product_peak() counts, for people.
+std::string product_name(const ModelFlags& flags);
 /// What it is going to allocate.
 MemoryPlan plan_backend(const ModelFlags& flags, const Shape& shape, std::uint64_t weight_bytes, int slots,
                         int context);

@@ -77,6 +77,7 @@ BenchReport describe(const BenchFlags& flags, const ModelWeights& model) {
   report.read_bandwidth = read_bandwidth(flags.model);
   bar.draw(1, 2, "products");
   report.product_peak = product_peak(flags.model);
+  report.products = product_name(flags.model);
   report.model = model_title(model);
   report.weight_bytes = model.weights.bytes;
   report.steps = flags.steps;

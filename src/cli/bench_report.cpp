@@ -102,16 +102,18 @@ std::string bench_table(const BenchReport& report) {
   const bool batched = report.batch > 1;
   std::string text = fmt::format(
       "machine   {}, {} thread{}\n"
-      "ceilings  {} GB/s read, {} GOP/s of 4-bit by 8-bit products, with {} thread{}\n"
+      "ceilings  {} GB/s read, {} GOP/s of {}{}\n"
       "backend   {}\n"
       "model     {}, {} of weights\n"
       "{}"
       "workload  {} decode step{}, {} slot{}, median of {} round{}\n\n",
       report.processor, report.processor_threads, report.processor_threads == 1 ? "" : "s",
-      three(report.read_bandwidth / 1e9), three(peak_operations(report) / 1e9), report.threads,
-      report.threads == 1 ? "" : "s", report.device, report.model, format_bytes(report.weight_bytes),
-      memory_line(report), report.steps, report.steps == 1 ? "" : "s", report.batch, batched ? "s" : "",
-      report.rounds, report.rounds == 1 ? "" : "s");
+      three(report.read_bandwidth / 1e9), three(peak_operations(report) / 1e9), report.products,
+      report.threads > 0 ? fmt::format(", with {} thread{}", report.threads, report.threads == 1 ? "" : "s")
+                         : "",
+      report.device, report.model, format_bytes(report.weight_bytes), memory_line(report), report.steps,
+      report.steps == 1 ? "" : "s", report.batch, batched ? "s" : "", report.rounds,
+      report.rounds == 1 ? "" : "s");
 
   const std::string all_head = batched ? fmt::format("{:>10}", "all slots") : "";
   text += fmt::format("{:>9} │ {:<34} │ {:<{}} │\n", "", "prefill", "decode", batched ? 45 : 35);

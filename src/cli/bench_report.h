@@ -23,9 +23,10 @@ struct BenchRow {
 struct BenchReport {
   std::string processor;
   int processor_threads = 0;
-  int threads = 0;            // that the backend uses, and that the ceilings were measured with
-  double read_bandwidth = 0;  // bytes per second
-  double product_peak = 0;    // multiply-adds of 4-bit weights and 8-bit activations, a second
+  int threads = 0;  // of the processor that the backend uses, and that the ceilings were measured with
+  double read_bandwidth = 0;                         // bytes per second
+  double product_peak = 0;                           // multiply-adds a second
+  std::string products = "4-bit by 8-bit products";  // that the peak is of
   std::string device;
   std::string model;
   std::uint64_t weight_bytes = 0;
