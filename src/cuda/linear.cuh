@@ -147,10 +147,10 @@ struct TileProduct {
 #pragma unroll
         for (int h = 0; h < 4; ++h) mma_16816(d, a[h], b[2 * h], b[2 * h + 1]);
         const float sum = x.sum(i, nb);
-        value[nb][0] = fmaf(scale_of(scales.x), d[0] + d[1] / low_factor,
-                            fmaf(bias_of(scales.x), sum, value[nb][0]));
-        value[nb][1] = fmaf(scale_of(scales.y), d[2] + d[3] / low_factor,
-                            fmaf(bias_of(scales.y), sum, value[nb][1]));
+        value[nb][0] =
+            fmaf(scale_of(scales.x), d[0] + d[1] / low_factor, fmaf(bias_of(scales.x), sum, value[nb][0]));
+        value[nb][1] =
+            fmaf(scale_of(scales.y), d[2] + d[3] / low_factor, fmaf(bias_of(scales.y), sum, value[nb][1]));
       }
     }
   }
