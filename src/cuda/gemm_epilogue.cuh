@@ -118,7 +118,7 @@ __device__ void drain(const Product& p, const Tile& tile, int row, std::uint32_t
 #pragma unroll 4
   for (int t = thread / pieces; t < tile.count; t += threads / pieces) {
     const uint4 value =
-        load_shared16(staging + static_cast<std::uint32_t>((t * pieces + (piece ^ (t & 7))) * 16));
+        load_shared(staging + static_cast<std::uint32_t>((t * pieces + (piece ^ (t & 7))) * 16));
     __half* to = p.y + static_cast<std::size_t>(tile.first + t) * p.stride + (column + piece * 8);
     *reinterpret_cast<uint4*>(to) = value;
   }
@@ -162,7 +162,7 @@ __device__ inline void add_staged(const Product& p, const Tile& tile, int row, i
   for (int t = thread / 32; t < count; t += threads / 32) {
     auto* at = reinterpret_cast<float4*>(
         p.residual + static_cast<std::size_t>(tile.first + token + t) * p.rows + (row + column));
-    const uint4 sums = load_shared16(staging + added_at(t, column));
+    const uint4 sums = load_shared(staging + added_at(t, column));
     const float4 old = *at;
     *at = {old.x + __uint_as_float(sums.x), old.y + __uint_as_float(sums.y), old.z + __uint_as_float(sums.z),
            old.w + __uint_as_float(sums.w)};

@@ -61,17 +61,17 @@ __global__ void __launch_bounds__(threads) product_kernel(const Product p) {
     for (int group = 0; group < stages - 1; ++group) {
       if (group < p.groups)
         load_stage(p, tile, rows, group, base + static_cast<std::uint32_t>(group * stage_bytes));
-      end_copy_group();
+      commit_copies();
     }
 
     float d[2][8][4] = {};
     for (int group = 0; group < p.groups; ++group) {
-      wait_for_copy_groups<stages - 2>();
+      wait_for_copies<stages - 2>();
       __syncthreads();  // the stage is complete, and the one before it has been read
       const int next = group + stages - 1;
       if (next < p.groups)
         load_stage(p, tile, rows, next, base + static_cast<std::uint32_t>(next % stages * stage_bytes));
-      end_copy_group();
+      commit_copies();
 
       const std::uint32_t tokens = base + static_cast<std::uint32_t>(group % stages * stage_bytes);
       std::uint32_t a[2][4][4];
@@ -86,17 +86,17 @@ __global__ void __launch_bounds__(threads) product_kernel(const Product p) {
         if (token >= tile.count) break;
 #pragma unroll
         for (int h = 0; h < 4; ++h) {
-          std::uint32_t b[4];
-          load_matrices(b, tokens + piece_offset(token + lane / 16 * 8 + lane % 8, 2 * h + lane / 8 % 2));
+          const uint4 b =
+              load_matrices(tokens + piece_offset(token + lane / 16 * 8 + lane % 8, 2 * h + lane / 8 % 2));
 #pragma unroll
           for (int i = 0; i < 2; ++i) {
-            mma_16816(d[i][2 * j], a[i][h], b[0], b[1]);
-            mma_16816(d[i][2 * j + 1], a[i][h], b[2], b[3]);
+            mma_16816(d[i][2 * j], a[i][h], b.x, b.y);
+            mma_16816(d[i][2 * j + 1], a[i][h], b.z, b.w);
           }
         }
       }
     }
-    wait_for_copy_groups<0>();
+    wait_for_copies<0>();
     __syncthreads();
 
     if constexpr (epilogue == Epilogue::add) {

@@ -61,7 +61,7 @@ struct TileWords {
   uint2 pairs;
 };
 __device__ inline TileWords load_tile(std::uint32_t tile, int lane) {
-  return {.codes = load_shared16(tile + static_cast<std::uint32_t>(lane * 16)),
+  return {.codes = load_shared(tile + static_cast<std::uint32_t>(lane * 16)),
           .pairs = load_shared8(tile + static_cast<std::uint32_t>(tile_code_bytes + (lane >> 2) * 8))};
 }
 

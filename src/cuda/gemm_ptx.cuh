@@ -2,12 +2,10 @@
 #pragma once
 #include <cstdint>
 
-namespace calla::cuda {
+#include "cuda/ptx.cuh"
+#include "cuda/shared_ptx.cuh"
 
-/// An address in shared memory as instructions take it.
-__device__ inline std::uint32_t shared_address(const void* at) {
-  return static_cast<std::uint32_t>(__cvta_generic_to_shared(at));
-}
+namespace calla::cuda {
 
 /// Starts a copy of 16 bytes from global to shared memory, past the first-level cache.
 __device__ inline void copy16(std::uint32_t to, const void* from) {
@@ -16,21 +14,6 @@ __device__ inline void copy16(std::uint32_t to, const void* from) {
 /// The same of 4 bytes.
 __device__ inline void copy4(std::uint32_t to, const void* from) {
   asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" ::"r"(to), "l"(from) : "memory");
-}
-/// Ends a group of copies.
-__device__ inline void end_copy_group() { asm volatile("cp.async.commit_group;" ::: "memory"); }
-/// Waits until at most `pending` groups of copies are under way.
-template <int pending>
-__device__ inline void wait_for_copy_groups() {
-  asm volatile("cp.async.wait_group %0;" ::"n"(pending) : "memory");
-}
-
-/// Four 8 x 8 matrices of half; lane 8 m + r gives the address of row r of matrix m.
-__device__ inline void load_matrices(std::uint32_t (&m)[4], std::uint32_t row) {
-  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
-               : "=r"(m[0]), "=r"(m[1]), "=r"(m[2]), "=r"(m[3])
-               : "r"(row)
-               : "memory");
 }
 
 /// An 8 x 8 matrix of half, transposed between the lanes of a warp.
@@ -49,30 +32,14 @@ __device__ inline void store_matrices_transposed(std::uint32_t column, std::uint
                : "memory");
 }
 
-__device__ inline void store_shared(std::uint32_t to, std::uint32_t value) {
-  asm volatile("st.shared.b32 [%0], %1;" ::"r"(to), "r"(value) : "memory");
-}
 __device__ inline void store_shared16(std::uint32_t to, int4 value) {
   asm volatile("st.shared.v4.b32 [%0], {%1,%2,%3,%4};" ::"r"(to), "r"(value.x), "r"(value.y), "r"(value.z),
                "r"(value.w)
                : "memory");
 }
-__device__ inline uint4 load_shared16(std::uint32_t from) {
-  uint4 v;
-  asm volatile("ld.shared.v4.u32 {%0,%1,%2,%3}, [%4];"
-               : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
-               : "r"(from)
-               : "memory");
-  return v;
-}
 __device__ inline float2 load_shared_floats(std::uint32_t from) {
   float2 v;
   asm volatile("ld.shared.v2.f32 {%0,%1}, [%2];" : "=f"(v.x), "=f"(v.y) : "r"(from) : "memory");
-  return v;
-}
-__device__ inline uint2 load_shared8(std::uint32_t from) {
-  uint2 v;
-  asm volatile("ld.shared.v2.u32 {%0,%1}, [%2];" : "=r"(v.x), "=r"(v.y) : "r"(from) : "memory");
   return v;
 }
 

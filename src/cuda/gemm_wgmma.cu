@@ -80,7 +80,7 @@ __device__ inline void store_description(std::uint32_t to, const Tile& tile) {
   store_shared16(to, make_int4(tile.first, tile.count, tile.row, tile.expert));
 }
 __device__ inline Tile load_description(std::uint32_t from) {
-  const uint4 v = load_shared16(from);
+  const uint4 v = load_shared(from);
   return {.first = static_cast<int>(v.x),
           .count = static_cast<int>(v.y),
           .row = static_cast<int>(v.z),

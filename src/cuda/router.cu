@@ -121,8 +121,8 @@ struct TokenOperands {
 #pragma unroll
     for (int part = 0; part < 2; ++part) {
       const std::uint32_t at = stage + static_cast<std::uint32_t>(part * part_bytes);
-      const uint4 first = load_shared16(at + piece_at(token + lane / 4, lane % 4 * 2));
-      const uint4 second = load_shared16(at + piece_at(token + lane / 4, lane % 4 * 2 + 1));
+      const uint4 first = load_shared(at + piece_at(token + lane / 4, lane % 4 * 2));
+      const uint4 second = load_shared(at + piece_at(token + lane / 4, lane % 4 * 2 + 1));
       b[part][0] = first.x, b[part][1] = first.y, b[part][2] = first.z, b[part][3] = first.w;
       b[part][4] = second.x, b[part][5] = second.y, b[part][6] = second.z, b[part][7] = second.w;
     }
@@ -160,7 +160,7 @@ __global__ void __launch_bounds__(32 * all_warps)
   for (int group = 0; group < stages - 1; ++group) {
     if (group < groups)
       load_stage(x, w.columns, span, group, base + static_cast<std::uint32_t>(group * stage_bytes));
-    end_copy_group();
+    commit_copies();
   }
 
   float logit[2][8][4] = {};
@@ -173,12 +173,12 @@ __global__ void __launch_bounds__(32 * all_warps)
 #pragma unroll
       for (int i = 0; i < 3; ++i) next[i] = places[i].load(group + 1);
     }
-    wait_for_copy_groups<stages - 2>();
+    wait_for_copies<stages - 2>();
     __syncthreads();  // the stage is complete, and the one before it has been read
     const int ahead = group + stages - 1;
     if (ahead < groups)
       load_stage(x, w.columns, span, ahead, base + static_cast<std::uint32_t>(ahead % stages * stage_bytes));
-    end_copy_group();
+    commit_copies();
 
     const std::uint32_t stage = base + static_cast<std::uint32_t>(group % stages * stage_bytes);
 #pragma unroll
