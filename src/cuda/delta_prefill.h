@@ -36,7 +36,7 @@ constexpr std::size_t delta_prefill_workspace(int tokens) {
   constexpr std::size_t tile = sizeof(__half) * delta_chunk * Shape::delta_head_dim;
   constexpr std::size_t per_key_head = 2 * tile;  // q, k
   constexpr std::size_t per_value_head =
-      2 * tile + tile / 2 + 2 * delta_chunk * sizeof(float);  // w, u, p, decays
+      2 * tile + tile / 2 + 2 * sizeof(float) * delta_chunk;  // w, u, p, decays
   return static_cast<std::size_t>(delta_chunks(tokens)) *
          (S.delta_key_heads * per_key_head + S.delta_value_heads * per_value_head);
 }

@@ -25,13 +25,15 @@ class DeviceArray {
  public:
   static_assert(std::is_trivially_copyable_v<T>);
 
+  static constexpr std::size_t element = sizeof(T);  // NOLINT(bugprone-sizeof-expression): T may be a pointer
+
   DeviceArray() = default;
   explicit DeviceArray(std::size_t count)
-      : data_(static_cast<T*>(device_allocate(count * sizeof(T)))), count_(count) {}
+      : data_(static_cast<T*>(device_allocate(count * element))), count_(count) {}
 
   T* data() const { return data_.get(); }
   std::size_t size() const { return count_; }
-  std::size_t bytes() const { return count_ * sizeof(T); }
+  std::size_t bytes() const { return count_ * element; }
 
  private:
   struct Free {

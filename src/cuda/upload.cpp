@@ -47,6 +47,7 @@ class Layout {
   const T* take(std::size_t count) {
     const std::uintptr_t at = base_ + used_;
     used_ += aligned(count * sizeof(T));
+    // NOLINTNEXTLINE(performance-no-int-to-ptr): from 0, while it measures, there is no pointer to add to
     return reinterpret_cast<const T*>(at);
   }
   Tiles tiles(int rows, int columns) {
