@@ -197,17 +197,27 @@ class CudaBackend final : public Backend {
 
 }  // namespace
 
+namespace {
+
+/// Why asking for the devices gave `status`, or none.
+std::string no_device_reason(cudaError_t status) {
+  if (status == cudaSuccess || status == cudaErrorNoDevice) return "there is no NVIDIA GPU";
+  if (status != cudaErrorInsufficientDriver)
+    return fmt::format("the NVIDIA GPU cannot be used: {}", cudaGetErrorString(status));
+  int version = 0;
+  cudaDriverGetVersion(&version);
+  return version == 0 ? "there is no NVIDIA driver" : "the NVIDIA driver is older than this program's CUDA";
+}
+
+}  // namespace
+
 Device find_device() {
   Device device;
   int count = 0;
   const cudaError_t status = cudaGetDeviceCount(&count);
   if (status != cudaSuccess || count == 0) {
     cudaGetLastError();
-    device.reason = status == cudaErrorInsufficientDriver
-                        ? "the NVIDIA driver is older than this program's CUDA"
-                    : status == cudaSuccess || status == cudaErrorNoDevice
-                        ? "there is no NVIDIA GPU"
-                        : fmt::format("the NVIDIA GPU cannot be used: {}", cudaGetErrorString(status));
+    device.reason = no_device_reason(status);
     return device;
   }
   constexpr int index = 0;
