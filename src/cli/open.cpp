@@ -125,6 +125,13 @@ std::unique_ptr<Backend> load_backend(const ModelFlags& flags, const ModelWeight
   });
 }
 
+std::uint64_t default_cache_memory(const ModelFlags& flags, const MemoryPlan& plan) {
+  constexpr std::uint64_t most = std::uint64_t{8} << 30U;
+  const std::uint64_t available = available_memory(flags).value_or(0);
+  const std::uint64_t left = available > plan.total() ? available - plan.total() : 0;
+  return std::min(left / 4, most);
+}
+
 std::unique_ptr<Model> open_model(const ModelFlags& flags, const OpenHooks& hooks) {
   const std::filesystem::path directory = model_directory(flags);
   const GenerationConfig generation = read_generation_config(directory);

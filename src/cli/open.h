@@ -68,6 +68,9 @@ struct OpenHooks {
   LoadProgress progress = {};
 };
 
+/// What the prefix cache may hold unless somebody says otherwise: a part of the memory that the plan leaves.
+std::uint64_t default_cache_memory(const ModelFlags& flags, const MemoryPlan& plan);
+
 /// Loads everything, with a progress bar on a terminal. Throws Error for whatever is wrong with the
 /// directory, and when the plan does not fit into memory.
 std::unique_ptr<Model> open_model(const ModelFlags& flags, const OpenHooks& hooks = {});

@@ -72,12 +72,9 @@ std::string checkpoint_id(const ModelFlags& flags, const ModelWeights& model) {
 
 EngineOptions engine_options(const ServeFlags& flags, const ModelWeights& model, const MemoryPlan& plan,
                              const std::function<void(const std::string&)>& log) {
-  constexpr std::uint64_t most = std::uint64_t{8} << 30U;
-  const std::uint64_t available = available_memory(flags.model).value_or(0);
-  const std::uint64_t left = available > plan.total() ? available - plan.total() : 0;
   EngineOptions options;
   options.queue_limit = flags.queue;
-  options.cache_memory = flags.cache_memory.value_or(std::min(left / 4, most));
+  options.cache_memory = flags.cache_memory.value_or(default_cache_memory(flags.model, plan));
   options.cache_dir = flags.cache_dir;
   options.cache_disk = flags.cache_disk;
   options.model_id = checkpoint_id(flags.model, model);
