@@ -7,6 +7,7 @@
 
 #include <fmt/format.h>
 
+#include "base/json.h"
 #include "cli/commands.h"
 
 namespace calla::cli {
@@ -47,7 +48,15 @@ void add_backend_flag(CLI::App& command, ModelFlags& flags) {
           "auto: the GPU where there is one that can be used, else the CPU (default). cuda: an NVIDIA "
           "GPU. cpu. reference: plain float32 loops, slow, the truth for the others")
       ->type_name("KIND")
-      ->transform(CLI::CheckedTransformer(kinds).description(""));
+      ->transform(CLI::Validator(
+          [](std::string& word) -> std::string {
+            const auto kind = kinds.find(word);
+            if (kind == kinds.end())
+              return "is " + quote(word) + ", and must be auto, cuda, cpu or reference";
+            word = std::to_string(static_cast<int>(kind->second));
+            return {};
+          },
+          ""));
   command.add_option("--threads", flags.threads, "Threads of the CPU backend (default: one a core)")
       ->type_name("N")
       ->check(at_least(1));

@@ -75,10 +75,5 @@ __device__ inline uint4 load_weights(const void* at) {
                : "l"(at));
   return v;
 }
-__device__ inline uint2 load_weights8(const void* at) {
-  uint2 v;
-  asm volatile("ld.global.nc.L1::no_allocate.v2.u32 {%0,%1}, [%2];" : "=r"(v.x), "=r"(v.y) : "l"(at));
-  return v;
-}
 
 }  // namespace calla::cuda
