@@ -1,5 +1,6 @@
 #include <algorithm>
 
+#include "cuda/carver.h"
 #include "cuda/combine.h"
 #include "cuda/gemm.h"
 #include "cuda/models.h"
@@ -29,23 +30,6 @@ __global__ void embed_kernel(EmbeddingRows embedding, const int* tokens, float* 
   for (int i = 0; i < codes_of_word; ++i)
     out[i] = __fadd_rn(__fmul_rn(scale, static_cast<float>((codes >> (4 * i)) & 0xFU)), bias);
 }
-
-/// Lays arrays out in memory; without memory, only counts.
-class Carver {
- public:
-  explicit Carver(std::byte* memory) : memory_(memory) {}
-  template <class T>
-  void take(T*& array, std::size_t count) {
-    constexpr std::size_t line = 256;
-    array = memory_ == nullptr ? nullptr : reinterpret_cast<T*>(memory_ + used_);
-    used_ += (count * sizeof(T) + line - 1) / line * line;
-  }
-  std::size_t used() const { return used_; }
-
- private:
-  std::byte* memory_;
-  std::size_t used_ = 0;
-};
 
 struct Workspace {
   int* tokens;

@@ -3,6 +3,7 @@
 // expert, in which a route's place is the number of routes of smaller experts, plus the number of earlier
 // tokens with the same expert. Counts are integers, so atomics do not disturb the order of anything.
 // Bytes: a token's logits, and 64 B a route set; both kernels are bound by latency.
+#include "cuda/carver.h"
 #include "cuda/device.h"
 #include "cuda/routing.h"
 
@@ -159,36 +160,17 @@ void launch(const float* logits, int tokens, const Routes& routes, cudaStream_t 
   check(cudaGetLastError(), "launching the ordering of routes");
 }
 
-/// Carves arrays out of a region; without one, only counts.
-class Carver {
- public:
-  explicit Carver(std::byte* memory) : memory_(memory) {}
-  template <class T>
-  T* take(std::size_t count) {
-    T* at = memory_ == nullptr ? nullptr : reinterpret_cast<T*>(memory_ + used_);
-    constexpr std::size_t line = 256;
-    used_ += (count * sizeof(T) + line - 1) / line * line;
-    return at;
-  }
-  std::size_t used() const { return used_; }
-
- private:
-  std::byte* memory_;
-  std::size_t used_ = 0;
-};
-
 Routes carve(Carver& carver, int tokens, int experts) {
   const std::size_t count = static_cast<std::size_t>(tokens) * top;
   Routes routes;
-  routes.experts = carver.take<int>(count);
-  routes.shares = carver.take<float>(count);
-  routes.positions = carver.take<int>(count);
-  routes.tokens = carver.take<int>(count);
-  routes.tiles = carver.take<TokenTile>(static_cast<std::size_t>(max_route_tiles(tokens * top, experts)));
-  routes.tile_count = carver.take<int>(1);
-  routes.queue = carver.take<int>(2);
-  routes.counts =
-      carver.take<int>(static_cast<std::size_t>((tokens + block_tokens - 1) / block_tokens * experts));
+  carver.take(routes.experts, count);
+  carver.take(routes.shares, count);
+  carver.take(routes.positions, count);
+  carver.take(routes.tokens, count);
+  carver.take(routes.tiles, static_cast<std::size_t>(max_route_tiles(tokens * top, experts)));
+  carver.take(routes.tile_count, 1);
+  carver.take(routes.queue, 2);
+  carver.take(routes.counts, static_cast<std::size_t>((tokens + block_tokens - 1) / block_tokens * experts));
   return routes;
 }
 
