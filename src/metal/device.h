@@ -1,6 +1,6 @@
-// A small C++ face over what the backend needs of Metal: memory that both sides see, compiled kernels, and passes, which
-// are command buffers with one concurrent compute encoder. Two implementations: Apple's Metal, and a simulator for the
-// tests on any machine.
+// A small C++ face over what the backend needs of Metal: memory that both sides see, compiled kernels, and
+// passes, which are command buffers with one concurrent compute encoder. Two implementations: Apple's Metal,
+// and a simulator for the tests on any machine.
 //
 // A device's faults throw Error. One thread at a time may call a device and what it made.
 #pragma once
@@ -115,7 +115,8 @@ class Pass {
   virtual void barrier() = 0;
   /// Gives the pass to the GPU, behind all that was given to it before.
   virtual void commit() = 0;
-  /// Waits until a committed pass is done. Throws Error when the GPU failed; everything after it is void then.
+  /// Waits until a committed pass is done. Throws Error when the GPU failed; everything after it is void
+  /// then.
   virtual void wait() = 0;
   /// How long the GPU worked on it, in seconds; after wait().
   virtual double seconds() const = 0;
@@ -142,8 +143,8 @@ class Device {
 
   /// Of undefined content. Aligned to 256 bytes at least.
   virtual std::unique_ptr<Buffer> allocate(std::size_t bytes, Hazards hazards) = 0;
-  /// A buffer over memory that is there already, untracked: whole pages of map_alignment() bytes, which outlive it. Null
-  /// where the system refuses.
+  /// A buffer over memory that is there already, untracked: whole pages of map_alignment() bytes, which
+  /// outlive it. Null where the system refuses.
   virtual std::unique_ptr<Buffer> map(std::span<const std::byte> pages) = 0;
   virtual std::size_t map_alignment() const = 0;
 
@@ -151,8 +152,8 @@ class Device {
   virtual std::unique_ptr<Pipeline> pipeline(std::string_view kernel, std::uint32_t threads) = 0;
   virtual std::unique_ptr<Pass> begin() = 0;
 
-  /// To be called when work arrives, before it is prepared: what the GPU has not used for a second is otherwise slow to
-  /// come back.
+  /// To be called when work arrives, before it is prepared: what the GPU has not used for a second is
+  /// otherwise slow to come back.
   virtual void expect_work() = 0;
 
  protected:

@@ -1,19 +1,19 @@
-// What the host and the kernels agree on: extents of buffers that both know, and the structs given as constants. Read by
-// the C++ compiler and by Metal's: plain 32-bit fields only.
+// What the host and the kernels agree on: extents of buffers that both know, and the structs given as
+// constants. Read by the C++ compiler and by Metal's: plain 32-bit fields only.
 #pragma once
 
 namespace calla_kernels {
 
 enum : unsigned {
-  max_rows = 4,              // slots of a decode pass
-  no_slot = 0xffffffffU,     // a row that stands for no slot: it is computed and changes nothing
-  square_columns = 8,        // sums of squares of the residual stream come for so many columns
-  head_rows = 64,            // rows of the head whose best comes as one Peak
-  page_positions = 256,      // positions of a page of keys and values
-  kv_slabs = 4,              // buffers that hold the pages
-  window_rows = 4,           // inputs of the convolution kept: that of position p lies at p % 4
-  delta_blocks = 16,         // blocks of 8 value columns that a DeltaNet head's state is worked on in
-  single_pass = 256,         // positions that attention takes in one go
+  max_rows = 4,           // slots of a decode pass
+  no_slot = 0xffffffffU,  // a row that stands for no slot: it is computed and changes nothing
+  square_columns = 8,     // sums of squares of the residual stream come for so many columns
+  head_rows = 64,         // rows of the head whose best comes as one Peak
+  page_positions = 256,   // positions of a page of keys and values
+  kv_slabs = 4,           // buffers that hold the pages
+  window_rows = 4,        // inputs of the convolution kept: that of position p lies at p % 4
+  delta_blocks = 16,      // blocks of 8 value columns that a DeltaNet head's state is worked on in
+  single_pass = 256,      // positions that attention takes in one go
   max_splits = 128,
 };
 
@@ -62,9 +62,9 @@ struct AttentionArguments {
   unsigned splits;          // of the results' buffer: the most that any row has
 };
 
-/// Positions of a split of the context when attention covers `positions` of them: all, up to single_pass; else the
-/// smallest power of two from 64 on that gives no more than max_splits. Depends on nothing else, so that a row's result
-/// does not change with what runs beside it.
+/// Positions of a split of the context when attention covers `positions` of them: all, up to single_pass;
+/// else the smallest power of two from 64 on that gives no more than max_splits. Depends on nothing else, so
+/// that a row's result does not change with what runs beside it.
 inline unsigned split_positions(unsigned positions) {
   if (positions <= single_pass) return single_pass;
   unsigned length = 64;

@@ -1,5 +1,5 @@
-// A GPU of Apple's in software: runs the kernels, compiled as C++, with their threads in a random order, and watches what
-// they do.
+// A GPU of Apple's in software: runs the kernels, compiled as C++, with their threads in a random order, and
+// watches what they do.
 #pragma once
 #include <cstdint>
 #include <memory>
@@ -20,7 +20,8 @@ struct Options {
 
 class SimulatedDevice : public Device {
  public:
-  /// What was wrong so far, a line each; empty where nothing was. Of one kind in one place only the first is kept.
+  /// What was wrong so far, a line each; empty where nothing was. Of one kind in one place only the first is
+  /// kept.
   virtual const std::vector<std::string>& findings() const = 0;
 };
 
