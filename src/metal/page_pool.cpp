@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cassert>
 #include <cstring>
-#include <limits>
 #include <utility>
 
 #include <fmt/format.h>
@@ -39,14 +38,11 @@ PagePool::PagePool(Device& device, std::size_t page_bytes, std::size_t capacity)
       capacity_(capacity),
       pages_per_slab_(static_cast<std::uint32_t>((capacity + kv_slabs - 1) / kv_slabs)),
       holders_(capacity, nullptr) {
-  // Kernels count the values of a slab with 32 bits.
   const std::size_t slab_bytes = pages_per_slab_ * page_bytes;
-  const std::size_t most = std::min<std::size_t>(
-      device.max_buffer(), sizeof(std::uint16_t) * std::numeric_limits<std::uint32_t>::max());
-  if (slab_bytes > most) {
+  if (slab_bytes > device.max_buffer()) {
     throw Error("--context and --slots",
                 fmt::format("need {} buffers of {} bytes for keys and values, and this GPU takes {}",
-                            static_cast<unsigned>(kv_slabs), slab_bytes, most),
+                            static_cast<unsigned>(kv_slabs), slab_bytes, device.max_buffer()),
                 "choose a smaller --context or fewer --slots");
   }
 }

@@ -25,7 +25,7 @@ class RecordingBuffer final : public Buffer {
 
 class RecordingPipeline final : public Pipeline {
  public:
-  using Pipeline::Pipeline;
+  RecordingPipeline(std::string_view name, std::uint32_t threads) : Pipeline(name, threads) {}
 };
 
 class RecordingPass final : public Pass {
