@@ -66,7 +66,7 @@ class PageUse {
 class PagePool {
  public:
   /// Room for `capacity` pages that slots hold at once, which are all that there ever are. Throws Error when
-  /// that is more than kernels can reach.
+  /// that is more than the GPU's buffers hold.
   PagePool(Device& device, std::size_t page_bytes, std::size_t capacity);
 
   std::size_t page_bytes() const { return page_bytes_; }

@@ -23,6 +23,11 @@ class RecordingBuffer final : public Buffer {
   LazyMemory memory_;
 };
 
+class MappedBuffer final : public Buffer {
+ public:
+  explicit MappedBuffer(std::span<std::byte> bytes) : Buffer(bytes) {}
+};
+
 class RecordingPipeline final : public Pipeline {
  public:
   RecordingPipeline(std::string_view name, std::uint32_t threads) : Pipeline(name, threads) {}
@@ -60,7 +65,10 @@ std::unique_ptr<Buffer> RecordingDevice::allocate(std::size_t bytes, Hazards) {
   return std::make_unique<RecordingBuffer>(std::move(memory), bytes);
 }
 
-std::unique_ptr<Buffer> RecordingDevice::map(std::span<const std::byte>) { return nullptr; }
+std::unique_ptr<Buffer> RecordingDevice::map(std::span<const std::byte> pages) {
+  // Kernels do not write what is mapped, and here there are none.
+  return std::make_unique<MappedBuffer>(std::span(const_cast<std::byte*>(pages.data()), pages.size()));
+}
 
 std::unique_ptr<Pipeline> RecordingDevice::pipeline(std::string_view kernel, std::uint32_t threads) {
   return std::make_unique<RecordingPipeline>(kernel, threads);

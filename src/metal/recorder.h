@@ -38,7 +38,7 @@ class RecordingDevice final : public Device {
   /// Memory that takes no room until it is written.
   std::unique_ptr<Buffer> allocate(std::size_t bytes, Hazards hazards) override;
   std::unique_ptr<Buffer> map(std::span<const std::byte> pages) override;
-  std::size_t map_alignment() const override { return 1; }
+  std::size_t map_alignment() const override { return 4096; }
   std::unique_ptr<Pipeline> pipeline(std::string_view kernel, std::uint32_t threads) override;
   std::unique_ptr<Pass> begin() override;
   void expect_work() override {}

@@ -137,10 +137,21 @@ void Sequences::restore(int slot, const SequenceSnapshot& snapshot) {
   place(slot, snapshot.position());
 }
 
-void Sequences::place(int slot, int position) {
-  SlotState& state = slot_states_->as<SlotState>()[size(slot)];
-  state.position = static_cast<unsigned>(position);
-  state.ended = 0;
+SlotState& Sequences::state(int slot) const { return slot_states_->as<SlotState>()[size(slot)]; }
+
+void Sequences::place(int slot, int position) const {
+  state(slot).position = static_cast<unsigned>(position);
+  state(slot).ended = 0;
+}
+
+void Sequences::begin_drawing(int slot) const {
+  state(slot).ended = 0;
+  state(slot).draws = 0;
+}
+
+void Sequences::give(int slot, Token token) const {
+  state(slot).token = static_cast<unsigned>(token);
+  state(slot).ended = 0;
 }
 
 std::unique_ptr<SequenceSnapshot> Sequences::load(std::istream& in, const SequenceSnapshot* base) const {

@@ -51,6 +51,10 @@ class Sequences {
 
   std::span<const float> logits_of(int slot) const;
 
+  /// The slot's next token is the first that is drawn with new parameters.
+  void begin_drawing(int slot) const;
+  /// Makes `token` the one that the next pass computes.
+  void give(int slot, Token token) const;
   /// Empties a slot.
   void clear(int slot);
   /// Makes room for positions below `positions`. Passes may be under way: they do not look at the new pages.
@@ -64,7 +68,8 @@ class Sequences {
 
  private:
   void set_pages(int slot, std::vector<PageUse> pages);
-  void place(int slot, int position);
+  calla_kernels::SlotState& state(int slot) const;
+  void place(int slot, int position) const;
   /// The parts of a slot that are not pages, in the order of a snapshot.
   std::array<std::span<std::byte>, 4> parts(int slot) const;
 

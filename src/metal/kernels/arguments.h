@@ -14,6 +14,7 @@ enum : unsigned {
   window_rows = 4,        // inputs of the convolution kept: that of position p lies at p % 4
   delta_blocks = 16,      // blocks of 8 value columns that a DeltaNet head's state is worked on in
   single_pass = 256,      // positions that attention takes in one go
+  smallest_split = 64,    // positions of a split
   max_splits = 128,
 };
 
@@ -63,11 +64,11 @@ struct AttentionArguments {
 };
 
 /// Positions of a split of the context when attention covers `positions` of them: all, up to single_pass;
-/// else the smallest power of two from 64 on that gives no more than max_splits. Depends on nothing else, so
+/// else the smallest power of two from smallest_split on that gives no more than max_splits. Depends on nothing else, so
 /// that a row's result does not change with what runs beside it.
 inline unsigned split_positions(unsigned positions) {
   if (positions <= single_pass) return single_pass;
-  unsigned length = 64;
+  unsigned length = smallest_split;
   while (positions > length * max_splits) length *= 2;
   return length;
 }

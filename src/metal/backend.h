@@ -1,0 +1,24 @@
+// The Metal backend: one GPU of Apple's, or what stands in for one, weights where they are mapped, a pass of
+// few dispatches a token.
+#pragma once
+#include <cstdint>
+#include <memory>
+
+#include "metal/device.h"
+#include "metal/weights.h"
+#include "model/backend.h"
+#include "model/shape.h"
+#include "model/weights.h"
+
+namespace calla::metal {
+
+/// What make_backend will need, in bytes.
+MemoryPlan plan(const Shape& shape, std::uint64_t weight_bytes, int slots, int context);
+
+/// The backend for a shape of model/shape.h, or for its first layers, on a device whose kernels are compiled
+/// for the shape. Throws Error when memory is refused or the disk fails.
+std::unique_ptr<Backend> make_backend(std::unique_ptr<Device> device, const Shape& shape,
+                                      const Weights& weights, int slots, int context,
+                                      const LoadProgress& progress);
+
+}  // namespace calla::metal
