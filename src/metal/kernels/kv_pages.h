@@ -15,8 +15,14 @@ enum : uint { kv_keys = 0, kv_values = 1 };
 /// The rows [256 positions][256 dims] of one page, layer and KV head: keys or values. Pointer is `device
 /// ushort*` or `device const ushort*`; Arguments has the layer and the extents (AttentionArguments).
 template <class Pointer, class Arguments>
-inline Pointer kv_rows(Pointer slab0, Pointer slab1, Pointer slab2, Pointer slab3, constant Arguments& args,
-                       uint page, uint kv_head, uint keys_or_values) {
+inline Pointer kv_rows(Pointer slab0,
+                       Pointer slab1,
+                       Pointer slab2,
+                       Pointer slab3,
+                       constant Arguments& args,
+                       uint page,
+                       uint kv_head,
+                       uint keys_or_values) {
   const uint slab = page / args.pages_per_slab;
   const Pointer low = slab == 0 ? slab0 : slab1;
   const Pointer high = slab == 2 ? slab2 : slab3;

@@ -15,8 +15,11 @@ namespace calla_kernels {
 enum : uint { head_values = head_dim / 32, rotary_pairs = rotary_dim / 2 };
 
 /// x = turn(head * gain / sqrt(mean(head^2) + 1e-6)), `turns` the row of the table for the head's position.
-inline void load_head(thread float* x, device const float* head, device const float* gain,
-                      device const float2* turns, uint lane) {
+inline void load_head(thread float* x,
+                      device const float* head,
+                      device const float* gain,
+                      device const float2* turns,
+                      uint lane) {
   float squares = 0.0f;
   for (uint i = 0; i < head_values; ++i) {
     x[i] = head[lane + 32 * i];
