@@ -56,7 +56,8 @@ double product_peak(Device& device) {
   const ProductArguments args{product_rounds};
   const double seconds =
       shortest_seconds(device, [&](Pass& pass) { dispatch(pass, kernel, {product_groups}, out, args); });
-  return 2.0 * tile * tile * tile * product_chains * product_rounds * simd_groups / seconds;
+  const double products = double{product_rounds} * simd_groups * std::uint32_t{product_chains};
+  return 2 * tile * tile * tile * products / seconds;
 }
 
 }  // namespace calla::metal
