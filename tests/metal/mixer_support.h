@@ -1,0 +1,71 @@
+// What the tests of the decode mixers share.
+#pragma once
+#include <cstdint>
+#include <cstring>
+#include <initializer_list>
+#include <memory>
+#include <random>
+#include <span>
+#include <string_view>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "metal/device.h"
+#include "metal/simulator/simulated_device.h"
+
+namespace calla::metal {
+
+inline std::vector<float> normal_values(std::size_t count, float mean, float deviation, unsigned seed) {
+  std::mt19937 random(seed);
+  std::normal_distribution<float> distribution(mean, deviation);
+  std::vector<float> values(count);
+  for (float& value : values) value = distribution(random);
+  return values;
+}
+
+/// A checked device that runs one kernel a pass.
+class Gpu {
+ public:
+  explicit Gpu(const Shape& shape) : device_(simulation::make_device({.shape = shape})) {}
+
+  /// A buffer that nothing has written.
+  template <class T>
+  std::unique_ptr<Buffer> room(std::size_t count) {
+    return device_->allocate(count * sizeof(T), Hazards::tracked);
+  }
+  template <class T>
+  std::unique_ptr<Buffer> upload(const std::vector<T>& values) {
+    std::unique_ptr<Buffer> buffer = room<T>(values.size());
+    std::memcpy(buffer->bytes().data(), values.data(), values.size() * sizeof(T));
+    return buffer;
+  }
+
+  /// Runs a kernel to its end. The checkers must have found nothing.
+  void run(std::string_view kernel, std::uint32_t threads, std::initializer_list<Argument> arguments,
+           Grid grid) {
+    const std::unique_ptr<Pipeline> pipeline = device_->pipeline(kernel, threads);
+    const std::unique_ptr<Pass> pass = device_->begin();
+    pass->dispatch(*pipeline, arguments, grid);
+    pass->commit();
+    pass->wait();
+    for (const std::string& finding : device_->findings()) ADD_FAILURE() << kernel << ": " << finding;
+  }
+
+ private:
+  std::unique_ptr<simulation::SimulatedDevice> device_;
+};
+
+template <class T>
+std::vector<T> values_of(const std::unique_ptr<Buffer>& buffer) {
+  const std::span<T> values = buffer->as<T>();
+  return {values.begin(), values.end()};
+}
+
+/// Whether two arrays have the same bits.
+template <class T>
+bool same_bits(std::span<const T> a, std::span<const T> b) {
+  return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size_bytes()) == 0;
+}
+
+}  // namespace calla::metal
