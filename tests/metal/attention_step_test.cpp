@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <array>
 #include <bit>
 #include <cmath>
@@ -294,7 +295,9 @@ TEST_P(AttentionStep, RowsAreApart) {
     const std::vector<float> copy(own.begin(), own.end());
     const unsigned splits = split_count(positions[order[row]] + 1);
     EXPECT_TRUE(same_bits<float>(cache.split_step({&order[row], 1}, copy, splits), mixed)) << row;
-    if (splits == 1) EXPECT_TRUE(same_bits<float>(cache.step({&order[row], 1}, copy), mixed)) << row;
+    if (splits == 1) {
+      EXPECT_TRUE(same_bits<float>(cache.step({&order[row], 1}, copy), mixed)) << row;
+    }
   }
 }
 

@@ -6,7 +6,7 @@
 // The newest row of K and V comes from `projected`, is rounded to bfloat16 like all others, and is appended
 // to the cache by the first threadgroup of its KV head: nobody reads it there in this step. attention_step
 // takes all positions, attention_split the split_positions() of them from group.x on; its results are put
-// together by attention_combine. 256 threads, 20.8 KB of threadgroup memory; grids in mixer_grids.h. Moves 1
+// together by attention_combine. 256 threads, 22.3 KiB of threadgroup memory; grids in mixer_grids.h. Moves 1
 // KB a position and KV head for each group of query heads, (heads_per_kv / 4) times in all, all but the first
 // from cache. Live floats a thread: 32 of q, 32 of the result, 32 of rows and scores. Bound by instructions:
 // 64 multiply-adds and some 50 other instructions for 32 bytes a lane.

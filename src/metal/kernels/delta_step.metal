@@ -7,8 +7,8 @@
 // Grid (delta_value_heads * delta_blocks, rows), 32 threads: a SIMD-group has 8 value columns of a head, and
 // computes the q, k, g and beta that it needs for itself, 8 channels a lane: no threadgroup memory, no
 // barrier. The state is [head][value][key], lane l with keys 4 l .. 4 l + 3 of every column. All float32.
-// Moves 8 KB of state a threadgroup, once in and once out (4.2 MB a row of the 35B), and some 12 KB of inputs
-// and taps from cache. Live floats a thread: 32 of the state, 8 of q and k, 16 of sums. Bound by memory.
+// Moves 4 KB of state a threadgroup in and out again (4.2 MB a row of the 35B), and some 8 KB of inputs and
+// taps from cache. Live floats a thread: 32 of the state, 8 of q and k, 16 of sums. Bound by memory.
 #include <metal_stdlib>
 
 #include "metal/kernels/activations.h"

@@ -8,7 +8,8 @@ using namespace calla_kernels;
 
 // sums[thread] = the sum of the words that a thread has read. Grid (n), neighbouring threads read
 // neighbouring 16 bytes, four loads under way in each: bound by memory alone.
-kernel void read_words(device const uint4* words [[buffer(0)]], device uint* sums [[buffer(1)]],
+kernel void read_words(device const uint4* words [[buffer(0)]],
+                       device uint* sums [[buffer(1)]],
                        constant ReadArguments& args [[buffer(2)]],
                        uint thread_index [[thread_position_in_grid]],
                        uint3 groups [[threadgroups_per_grid]]) {
@@ -28,7 +29,8 @@ kernel void read_words(device const uint4* words [[buffer(0)]], device uint* sum
 
 // out[SIMD-group] [8][8] = rounds * product_chains * 8 with ones in both factors: products of 8 x 8 x 8 in
 // registers, product_chains of them independent of each other: bound by the multipliers alone.
-kernel void multiply_tiles(device float* out [[buffer(0)]], constant ProductArguments& args [[buffer(1)]],
+kernel void multiply_tiles(device float* out [[buffer(0)]],
+                           constant ProductArguments& args [[buffer(1)]],
                            uint3 group [[threadgroup_position_in_grid]],
                            uint simd [[simdgroup_index_in_threadgroup]]) {
   const simdgroup_matrix<float, 8, 8> left = make_filled_simdgroup_matrix<float, 8, 8>(1.0f);
