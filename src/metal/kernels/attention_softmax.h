@@ -37,6 +37,7 @@ struct Softmax {
 };
 
 inline void unpack(thread float* x, uint4 row) {
+#pragma clang loop unroll(full)
   for (uint i = 0; i < 4; ++i) {
     x[2 * i] = bf16_low(row[i]);
     x[2 * i + 1] = bf16_high(row[i]);
@@ -47,13 +48,17 @@ inline void unpack(thread float* x, uint4 row) {
 /// SIMD-group: a lane gets that of row lane % 16 / 4 and head lane % 4.
 inline float half_scores(thread const float* q, device const uint4* keys, uint first, uint last, uint lane) {
   uint4 rows[4];
+#pragma clang loop unroll(full)
   for (uint r = 0; r < 4; ++r) rows[r] = keys[min(first + r, last) * 32 + lane];
   float sums[4 * queries_per_group];
+#pragma clang loop unroll(full)
   for (uint r = 0; r < 4; ++r) {
     float k[lane_dims];
     unpack(k, rows[r]);
+#pragma clang loop unroll(full)
     for (uint h = 0; h < queries_per_group; ++h) {
       float sum = q[h * lane_dims] * k[0];
+#pragma clang loop unroll(full)
       for (uint d = 1; d < lane_dims; ++d) sum = fma(q[h * lane_dims + d], k[d], sum);
       sums[r * queries_per_group + h] = sum;
     }
@@ -83,16 +88,20 @@ inline void take_rows(thread Softmax& softmax,
   const float correction = fast::exp2(softmax.peak - peak);
   softmax.peak = peak;
   softmax.sum = fma(softmax.sum, correction, weight);
+#pragma clang loop unroll(full)
   for (uint h = 0; h < queries_per_group; ++h) {
     const float factor = simd_shuffle(correction, h);
+#pragma clang loop unroll(full)
     for (uint d = 0; d < lane_dims; ++d) softmax.out[h * lane_dims + d] *= factor;
   }
 
   for (uint r = 0; r < simd_positions; ++r) {
     float v[lane_dims];
     unpack(v, values[min(first + r, last) * 32 + lane]);
+#pragma clang loop unroll(full)
     for (uint h = 0; h < queries_per_group; ++h) {
       const float share = simd_shuffle(weight, r * queries_per_group + h);
+#pragma clang loop unroll(full)
       for (uint d = 0; d < lane_dims; ++d)
         softmax.out[h * lane_dims + d] = fma(share, v[d], softmax.out[h * lane_dims + d]);
     }
@@ -103,6 +112,7 @@ inline void take_rows(thread Softmax& softmax,
 inline void clear(thread Softmax& softmax) {
   softmax.peak = no_score;
   softmax.sum = 0.0f;
+#pragma clang loop unroll(full)
   for (uint i = 0; i < lane_values; ++i) softmax.out[i] = 0.0f;
 }
 
@@ -113,8 +123,10 @@ inline void start_with(thread Softmax& softmax,
                        uint lane) {
   threadgroup const float* key = newest + lane * lane_dims;
   threadgroup const float* value = key + head_dim;
+#pragma clang loop unroll(full)
   for (uint h = 0; h < queries_per_group; ++h) {
     float sum = 0.0f;
+#pragma clang loop unroll(full)
     for (uint d = 0; d < lane_dims; ++d) {
       sum = fma(q[h * lane_dims + d], key[d], sum);
       softmax.out[h * lane_dims + d] = value[d];
@@ -143,12 +155,15 @@ inline void merge_pair(thread MergedSoftmax& merged,
                        uint simd,
                        uint lane) {
   threadgroup float* own = exchange + simd * 2 * head_dim + lane * lane_dims;
+#pragma clang loop unroll(full)
   for (uint h = 0; h < 2; ++h) {
     const float factor = simd_shuffle(scale, FIRST + h);
+#pragma clang loop unroll(full)
     for (uint d = 0; d < lane_dims; ++d)
       own[h * head_dim + d] = softmax.out[(FIRST + h) * lane_dims + d] * factor;
   }
   threadgroup_barrier(mem_flags::mem_threadgroup);
+#pragma clang loop unroll(full)
   for (uint h = 0; h < 2; ++h) {
     float sum = 0.0f;
     for (uint s = 0; s < attention_simds; ++s) sum += exchange[(s * 2 + h) * head_dim + thread_index];

@@ -65,12 +65,15 @@ inline void prepare(thread const Inputs& in,
   float x[head_values];
   if (at.simd < queries_per_group) {
     load_head(x, in.projected + (first_head + at.simd) * 2 * head_dim, in.q_norm, in.turns, at.lane);
+#pragma clang loop unroll(full)
     for (uint i = 0; i < head_values; ++i)
       shared.queries[at.simd * head_dim + at.lane + 32 * i] = x[i] * score_scale;
   } else if (at.simd == queries_per_group) {
     load_head(x, key, in.k_norm, in.turns, at.lane);
+#pragma clang loop unroll(full)
     for (uint i = 0; i < head_values; ++i) shared.newest[at.lane + 32 * i] = round_to_bf16(x[i]);
   } else if (at.simd == queries_per_group + 1) {
+#pragma clang loop unroll(full)
     for (uint i = 0; i < head_values; ++i)
       shared.newest[head_dim + at.lane + 32 * i] = round_to_bf16(value[at.lane + 32 * i]);
   }
@@ -110,7 +113,9 @@ inline void attend(thread MergedSoftmax& merged,
   if (has_newest && first_head % heads_per_kv == 0) append(in, shared, at, args, kv_head, position);
 
   float q[lane_values];
+#pragma clang loop unroll(full)
   for (uint h = 0; h < queries_per_group; ++h)
+#pragma clang loop unroll(full)
     for (uint d = 0; d < lane_dims; ++d)
       q[h * lane_dims + d] = shared.queries[h * head_dim + at.lane * lane_dims + d];
 
@@ -158,6 +163,7 @@ kernel void attention_step(device const float* projected [[buffer(0)]],  // [row
   const uint head = group.y * queries_per_group;
   device float* out = mixed + row * attention_dim + head * head_dim + thread_index;
   if (!is_live(slot, slots)) {
+#pragma clang loop unroll(full)
     for (uint h = 0; h < queries_per_group; ++h) out[h * head_dim] = 0.0f;
     return;
   }
@@ -177,6 +183,7 @@ kernel void attention_step(device const float* projected [[buffer(0)]],  // [row
   MergedSoftmax merged;
   attend(merged, in, shared, at, args, group.y, position, 0, position + 1);
   device const float* gate = in.projected + (2 * head + 1) * head_dim + thread_index;
+#pragma clang loop unroll(full)
   for (uint h = 0; h < queries_per_group; ++h)
     out[h * head_dim] = gated(merged.out[h], simd_shuffle(merged.sum, h), gate[h * 2 * head_dim]);
 }
@@ -225,6 +232,7 @@ kernel void attention_split(device const float* projected [[buffer(0)]],  // as 
   attend(merged, in, shared, at, args, group.y, position, first, min(first + length, position + 1));
   const uint head = group.y * queries_per_group;
   const uint place = (row * attention_heads + head) * args.splits + group.x;
+#pragma clang loop unroll(full)
   for (uint h = 0; h < queries_per_group; ++h)
     partial[(place + h * args.splits) * head_dim + thread_index] = merged.out[h];
   if (thread_index < queries_per_group)

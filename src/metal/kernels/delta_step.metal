@@ -85,6 +85,7 @@ kernel void delta_step(device const float* projected [[buffer(0)]],  // [rows][q
   device float4* state =
       states + slot * (args.state_stride / 4) + (head * delta_dim + block * columns) * key_quads + lane;
   float4 s[columns];
+#pragma clang loop unroll(full)
   for (uint c = 0; c < columns; ++c) s[c] = state[c * key_quads];
 
   const uint position = slots[slot].position;
@@ -111,6 +112,7 @@ kernel void delta_step(device const float* projected [[buffer(0)]],  // [rows][q
   // Sums 0 .. 7 are S^T k of the columns, 8 .. 15 S^T q: lane l has that of l % 16, and gets its column's
   // other one.
   float sums[2 * columns];
+#pragma clang loop unroll(full)
   for (uint c = 0; c < columns; ++c) {
     s[c] *= decay;
     sums[c] = dot(s[c], k);
@@ -123,6 +125,7 @@ kernel void delta_step(device const float* projected [[buffer(0)]],  // [rows][q
   const float update = beta * (v - (has_q ? other : sum));
   const float o = fma(simd_sum(dot(k, q)), update, has_q ? sum : other);
 
+#pragma clang loop unroll(full)
   for (uint c = 0; c < columns; ++c) state[c * key_quads] = fma(k, float4(simd_shuffle(update, c)), s[c]);
 
   float squares = o * o;

@@ -1,4 +1,5 @@
-// Many sums over a SIMD-group at once.
+// Many sums over a SIMD-group at once. Here as elsewhere loops over a thread's arrays are unrolled: an array
+// stays in registers only where every index is a constant.
 #pragma once
 #include <metal_stdlib>
 
@@ -11,6 +12,7 @@ namespace calla_kernels {
 template <uint COUNT>
 inline void fold(thread float* x, uint lane) {
   const bool upper = (lane & COUNT) != 0;
+#pragma clang loop unroll(full)
   for (uint i = 0; i < COUNT; ++i) {
     const float kept = upper ? x[i + COUNT] : x[i];
     const float sent = upper ? x[i] : x[i + COUNT];

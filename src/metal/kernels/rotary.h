@@ -21,11 +21,13 @@ inline void load_head(thread float* x,
                       device const float2* turns,
                       uint lane) {
   float squares = 0.0f;
+#pragma clang loop unroll(full)
   for (uint i = 0; i < head_values; ++i) {
     x[i] = head[lane + 32 * i];
     squares = fma(x[i], x[i], squares);
   }
   const float scale = precise::rsqrt(simd_sum(squares) / float(head_dim) + 1e-6f);
+#pragma clang loop unroll(full)
   for (uint i = 0; i < head_values; ++i) x[i] *= scale * gain[lane + 32 * i];
   const float2 turn = turns[lane];
   const float low = x[0];
