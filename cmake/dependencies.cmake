@@ -15,6 +15,7 @@ find_package(PkgConfig REQUIRED)
 pkg_check_modules(PCRE2 REQUIRED IMPORTED_TARGET libpcre2-8>=10.40)
 if(CALLA_TESTS)
   find_package(GTest REQUIRED)
+  find_package(Boost 1.74 REQUIRED COMPONENTS context)  # fibres of the Metal simulator
 endif()
 if(CALLA_BENCH)
   find_package(benchmark REQUIRED)

@@ -25,7 +25,7 @@ if ! command -v apt-get >/dev/null; then
   exit 1
 fi
 
-packages=(g++ cmake ninja-build pkg-config nlohmann-json3-dev libfmt-dev libcli11-dev libboost-dev libspdlog-dev
+packages=(g++ cmake ninja-build pkg-config nlohmann-json3-dev libfmt-dev libcli11-dev libboost-dev libboost-context-dev libspdlog-dev
   libpcre2-dev libicu-dev zlib1g-dev libgtest-dev libbenchmark-dev xz-utils "$@")
 missing=()
 for package in "${packages[@]}"; do

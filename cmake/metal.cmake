@@ -1,0 +1,50 @@
+# The Metal kernels, as C++ for the tests' simulator: calla_metal_kernels(name) adds an object library of every kernel file
+# for one model's shape, with or without instrumentation of memory accesses.
+
+# Reads the kernels' source for the build; plain C++ that runs on the building machine.
+add_executable(kernel_tool ${PROJECT_SOURCE_DIR}/src/metal/tool/kernel_tool.cpp)
+target_include_directories(kernel_tool PRIVATE ${PROJECT_SOURCE_DIR}/src)
+
+# calla_metal_bindings(list KERNELS.metal...): the C++ that includes each file and registers its kernels, as sources in `list`.
+function(calla_metal_bindings list)
+  set(sources)
+  foreach(file IN LISTS ARGN)
+    file(RELATIVE_PATH name ${PROJECT_SOURCE_DIR} ${file})
+    string(REGEX REPLACE "^(src|tests)/" "" name ${name})
+    set(source ${PROJECT_BINARY_DIR}/kernels/${name}.cpp)
+    get_filename_component(folder ${source} DIRECTORY)
+    file(MAKE_DIRECTORY ${folder})
+    add_custom_command(OUTPUT ${source} COMMAND kernel_tool bind ${file} ${name} ${source}
+      DEPENDS ${file} kernel_tool VERBATIM)
+    list(APPEND sources ${source})
+  endforeach()
+  set(${list} ${sources} PARENT_SCOPE)
+endfunction()
+
+# calla_metal_kernels(name SHAPE shape [CHECKED] SOURCES bindings...): an object library.
+function(calla_metal_kernels name)
+  cmake_parse_arguments(KERNELS "CHECKED" "SHAPE" "SOURCES" ${ARGN})
+  set(macros ${PROJECT_BINARY_DIR}/kernels/shape_${KERNELS_SHAPE}.h)
+  if(NOT TARGET metal_shape_${KERNELS_SHAPE})
+    add_custom_command(OUTPUT ${macros} COMMAND kernel_tool shape ${KERNELS_SHAPE} ${macros} DEPENDS kernel_tool VERBATIM)
+    add_custom_target(metal_shape_${KERNELS_SHAPE} DEPENDS ${macros})
+  endif()
+  add_library(${name} OBJECT ${KERNELS_SOURCES})
+  add_dependencies(${name} metal_shape_${KERNELS_SHAPE})
+  target_include_directories(${name} PRIVATE ${PROJECT_SOURCE_DIR}/src ${PROJECT_SOURCE_DIR}/tests
+    ${PROJECT_SOURCE_DIR}/tests/metal/simulator/shim)
+  target_compile_options(${name} PRIVATE -include ${macros})
+  # What Metal's compiler takes and C++ warns of: attributes, pragmas and helpers that a file does not use.
+  target_compile_options(${name} PRIVATE -Wall -Wextra -Werror -Wdouble-promotion -Wno-attributes -Wno-unknown-pragmas
+    -Wno-unused-function -Wno-psabi)
+  # Kernels may look at memory as any type, and their arithmetic is what they say.
+  target_compile_options(${name} PRIVATE -fno-strict-aliasing -ffp-contract=off -fno-math-errno -fno-threadsafe-statics
+    -fno-exceptions -fno-rtti)
+  if(KERNELS_CHECKED)
+    target_compile_definitions(${name} PRIVATE CALLA_CHECKED=true CALLA_VARIANT=checked_${KERNELS_SHAPE})
+    target_compile_options(${name} PRIVATE -O2 -g1)
+  else()
+    target_compile_definitions(${name} PRIVATE CALLA_CHECKED=false CALLA_VARIANT=plain_${KERNELS_SHAPE})
+    target_compile_options(${name} PRIVATE -O3)
+  endif()
+endfunction()

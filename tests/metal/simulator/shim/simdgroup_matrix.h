@@ -1,0 +1,102 @@
+// 8 x 8 matrices held by a SIMD-group, two elements a lane, in the layout that Apple's GPUs have.
+#pragma once
+#include "metal/simulator/shim/simdgroup.h"
+
+namespace metal {
+inline namespace CALLA_VARIANT {
+
+/// The first of a lane's two elements, which are neighbours in a row.
+inline uint matrix_row(uint lane) { return (lane / 4 & 4U) + lane / 2 % 4; }
+inline uint matrix_column(uint lane) { return (lane / 4 & 2U) * 2 + lane % 2 * 2; }
+
+template <class T, int columns, int rows>
+class simdgroup_matrix {
+  static_assert(columns == 8 && rows == 8, "SIMD-group matrices are 8 x 8");
+
+ public:
+  simdgroup_matrix() = default;
+  /// The value on the diagonal, zero elsewhere.
+  explicit simdgroup_matrix(T diagonal) {
+    const uint row = matrix_row(this_lane());
+    const uint column = matrix_column(this_lane());
+    elements_[0] = row == column ? diagonal : T(0);
+    elements_[1] = row == column + 1 ? diagonal : T(0);
+  }
+  vec<T, 2>& thread_elements() { return elements_; }
+  const vec<T, 2>& thread_elements() const { return elements_; }
+
+ private:
+  vec<T, 2> elements_;
+};
+
+template <class T, int columns, int rows = columns>
+simdgroup_matrix<T, columns, rows> make_filled_simdgroup_matrix(T value) {
+  simdgroup_matrix<T, columns, rows> matrix;
+  matrix.thread_elements() = vec<T, 2>(value);
+  return matrix;
+}
+
+/// Element (row, column) lies at origin + row * elements_per_row + column, or the other way round when transposed. The
+/// origin is (column, row).
+template <class T>
+void simdgroup_load(simdgroup_matrix<T, 8, 8>& matrix, const T* from, ulong elements_per_row = 8,
+                    ulong2 origin = ulong2(0UL), bool transpose = false, CALLA_SITE) {
+  calla::metal::simulation::meet(*calla::metal::simulation::current, calla::metal::simulation::Meeting::simd_function,
+                                {file, line});
+  const ulong row = matrix_row(this_lane());
+  const ulong column = matrix_column(this_lane());
+  from += origin.y * elements_per_row + origin.x;
+  vec<T, 2>& elements = matrix.thread_elements();
+  elements[0] = from[transpose ? column * elements_per_row + row : row * elements_per_row + column];
+  elements[1] = from[transpose ? (column + 1) * elements_per_row + row : row * elements_per_row + column + 1];
+}
+template <class T>
+void simdgroup_store(const simdgroup_matrix<T, 8, 8>& matrix, T* to, ulong elements_per_row = 8,
+                     ulong2 origin = ulong2(0UL), bool transpose = false, CALLA_SITE) {
+  calla::metal::simulation::meet(*calla::metal::simulation::current, calla::metal::simulation::Meeting::simd_function,
+                                {file, line});
+  const ulong row = matrix_row(this_lane());
+  const ulong column = matrix_column(this_lane());
+  to += origin.y * elements_per_row + origin.x;
+  const vec<T, 2>& elements = matrix.thread_elements();
+  to[transpose ? column * elements_per_row + row : row * elements_per_row + column] = elements[0];
+  to[transpose ? (column + 1) * elements_per_row + row : row * elements_per_row + column + 1] = elements[1];
+}
+
+/// d = a b + c, the products added one after another in float32.
+template <class D, class A, class B, class C>
+void simdgroup_multiply_accumulate(simdgroup_matrix<D, 8, 8>& d, const simdgroup_matrix<A, 8, 8>& a,
+                                   const simdgroup_matrix<B, 8, 8>& b, const simdgroup_matrix<C, 8, 8>& c, CALLA_SITE) {
+  using namespace calla::metal::simulation;
+  struct Operands {
+    float a[8][8];
+    float b[8][8];
+  };
+  Thread& thread = *current;
+  Operands& operands = *reinterpret_cast<Operands*>(thread.group->exchange[thread.meetings++ & 1]);
+  static_assert(sizeof(operands) == sizeof(thread.group->exchange[0]));
+  const uint row = matrix_row(thread.lane);
+  const uint column = matrix_column(thread.lane);
+  const float2 left = float2(static_cast<float>(a.thread_elements()[0]), static_cast<float>(a.thread_elements()[1]));
+  const float2 right = float2(static_cast<float>(b.thread_elements()[0]), static_cast<float>(b.thread_elements()[1]));
+  *reinterpret_cast<float2*>(&operands.a[row][column]) = left;
+  *reinterpret_cast<float2*>(&operands.b[row][column]) = right;
+  meet(thread, Meeting::simd_function, {file, line});
+  float2 sum = float2(static_cast<float>(c.thread_elements()[0]), static_cast<float>(c.thread_elements()[1]));
+  for (uint k = 0; k < 8; ++k) {
+    sum = sum + operands.a[row][k] * *reinterpret_cast<const float2*>(&operands.b[k][column]);
+  }
+  d.thread_elements() = vec<D, 2>(D(sum.x), D(sum.y));
+}
+template <class D, class A, class B>
+void simdgroup_multiply(simdgroup_matrix<D, 8, 8>& d, const simdgroup_matrix<A, 8, 8>& a,
+                        const simdgroup_matrix<B, 8, 8>& b, CALLA_SITE) {
+  simdgroup_multiply_accumulate(d, a, b, make_filled_simdgroup_matrix<D, 8, 8>(D(0)), file, line);
+}
+
+using simdgroup_float8x8 = simdgroup_matrix<float, 8, 8>;
+using simdgroup_half8x8 = simdgroup_matrix<half, 8, 8>;
+using simdgroup_bfloat8x8 = simdgroup_matrix<bfloat, 8, 8>;
+
+}  // namespace CALLA_VARIANT
+}  // namespace metal

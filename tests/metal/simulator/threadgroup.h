@@ -1,0 +1,85 @@
+// Runs the threads of one threadgroup as fibres, one at a time. A thread runs until it meets others or ends; then the next
+// lane of its SIMD-group goes on, in an order that is new after each meeting. A SIMD-group runs until all its lanes are at a
+// threadgroup's barrier.
+#pragma once
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "metal/simulator/machine.h"
+#include "metal/simulator/random.h"
+
+namespace calla::metal::simulation {
+
+/// A threadgroup's place in its dispatch.
+struct Place {
+  std::array<unsigned, 3> group;
+  std::array<unsigned, 3> groups;  // of the grid
+  unsigned threads;                // of a threadgroup
+};
+
+/// What words hold that nothing wrote yet: as a float it is not a number.
+inline constexpr std::uint32_t poison = 0x7fb5d3a9U;
+
+class Machine {
+ public:
+  /// Told of faults, with where they happened in words.
+  using Report = std::function<void(const std::string&)>;
+
+  explicit Machine(Report report);
+  ~Machine();
+  Machine(const Machine&) = delete;
+  Machine& operator=(const Machine&) = delete;
+  Machine(Machine&&) = delete;
+  Machine& operator=(Machine&&) = delete;
+
+  /// Runs a threadgroup. False when it was given up because its threads diverged or asked for too much memory.
+  bool run(const Kernel& kernel, void* const* buffers, const Place& place, Random random);
+
+  // For the running threads.
+  bool meet(Thread& thread, Meeting meeting, Site site);
+  void* threadgroup_array(Thread& thread, unsigned bytes, unsigned alignment, Site site);
+  void report(const char* what, unsigned long value, Site site);
+  const Place& place() const { return place_; }
+
+ private:
+  struct Stacks;
+
+  void start(SimdGroup& group);
+  void finish(Thread& thread);
+  void switch_to(Thread& from, Fiber& to);
+  void next_simdgroup(Thread& from);
+  void release(Thread& from);
+  [[noreturn]] void give_up(const std::string& what);
+  Thread& turn_of(SimdGroup& group);
+  SimdGroup& simdgroup(unsigned turn);
+  std::string whereabouts() const;
+
+  Report report_;
+  std::unique_ptr<Stacks> stacks_;
+  Random random_;
+  const Kernel* kernel_ = nullptr;
+  void* const* buffers_ = nullptr;
+  Place place_{};
+  Fiber driver_;
+  bool given_up_ = false;
+
+  std::array<Thread, max_threads> threads_;
+  std::array<SimdGroup, max_threads / simd_width> groups_;
+  unsigned group_count_ = 0;
+  // As in SimdGroup: SIMD-groups run in the order (first + stride * i) % count.
+  unsigned first_group_ = 0;
+  unsigned group_turn_ = 0;
+  unsigned groups_arrived_ = 0;
+  unsigned groups_finished_ = 0;
+  Site barrier_{};
+  unsigned memory_declared_ = 0;  // of the last threadgroup: what has to be poisoned again
+  alignas(256) std::array<std::byte, threadgroup_memory_limit> memory_;
+
+  friend void run_thread(Machine& machine);
+};
+
+}  // namespace calla::metal::simulation
