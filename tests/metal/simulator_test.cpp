@@ -1,9 +1,9 @@
-#include "metal/simulator/simulated_device.h"
-
 #include <array>
 #include <numeric>
 
 #include <gtest/gtest.h>
+
+#include "metal/simulator/simulated_device.h"
 
 namespace calla::metal {
 namespace {
@@ -61,7 +61,8 @@ TEST(Simulator, MultipliesMatricesAndKnowsSwizzles) {
     b->as<float>()[i] = static_cast<float>(i % 5);
   }
   const auto pass = device->begin();
-  pass->dispatch(*device->pipeline("example_matrix", 32), {View(a), View(b), View(d), View(swizzled)}, Grid{1});
+  pass->dispatch(*device->pipeline("example_matrix", 32), {View(a), View(b), View(d), View(swizzled)},
+                 Grid{1});
   pass->commit();
   pass->wait();
   for (std::size_t row = 0; row < 8; ++row) {

@@ -1,7 +1,7 @@
 // Reads the Metal kernels for the build:
 //
-//   kernel_tool bind KERNELS.metal INCLUDE_NAME OUTPUT.cpp   the kernels as C++ with what calls them, for the simulator
-//   kernel_tool shape demo|qwen36_35b OUTPUT.h               the macros that kernels/shape.h reads
+//   kernel_tool bind KERNELS.metal INCLUDE_NAME OUTPUT.cpp   the kernels as C++ with what calls them, for the
+//   simulator kernel_tool shape demo|qwen36_35b OUTPUT.h               the macros that kernels/shape.h reads
 #include <array>
 #include <cctype>
 #include <fstream>
@@ -79,7 +79,8 @@ std::string_view trimmed(std::string_view text) {
   return text;
 }
 
-/// What stands between the bracket at `open` and the one that closes it, split at the commas outside all brackets.
+/// What stands between the bracket at `open` and the one that closes it, split at the commas outside all
+/// brackets.
 std::vector<std::string_view> list(std::string_view text, std::size_t open) {
   std::vector<std::string_view> items;
   std::size_t begin = open + 1;
@@ -144,7 +145,8 @@ std::vector<Kernel> parse_kernels(std::string_view text) {
     const std::size_t open = text.find('(', word);
     Kernel kernel;
     kernel.function = trimmed(text.substr(word + 4, open - word - 4));
-    for (const std::string_view parameter : list(text, open)) kernel.parameters.push_back(parse_parameter(parameter));
+    for (const std::string_view parameter : list(text, open))
+      kernel.parameters.push_back(parse_parameter(parameter));
     // What stands between the last declaration's end and the kernel may be its template's head.
     const std::size_t before = text.find_last_of(";})", at);
     const std::size_t begin = before == std::string_view::npos ? 0 : before + 1;
@@ -166,7 +168,8 @@ std::vector<Instance> parse_instances(std::string_view text, const std::vector<K
     const std::size_t end = text.find('"', quote + 1);
     const std::size_t comma = text.find(',', end);
     const std::size_t close = text.find(')', comma);
-    if (close == std::string_view::npos) throw std::runtime_error("INSTANTIATE(\"name\", function<...>) is not complete");
+    if (close == std::string_view::npos)
+      throw std::runtime_error("INSTANTIATE(\"name\", function<...>) is not complete");
     // The arguments may have brackets of their own.
     std::size_t last = close;
     for (int depth = 1; last < text.size(); ++last) {
@@ -181,18 +184,19 @@ std::vector<Instance> parse_instances(std::string_view text, const std::vector<K
   return instances;
 }
 
-/// C++ that includes the kernels and registers them with the simulator. Everything is in an unnamed namespace: kernel
-/// files and variants of them must not share a helper that happens to have the same name.
+/// C++ that includes the kernels and registers them with the simulator. Everything is in an unnamed
+/// namespace: kernel files and variants of them must not share a helper that happens to have the same name.
 std::string bindings(const std::string& text, const std::string& include_name) {
   const std::string code = without_comments(text);
   const std::vector<Kernel> kernels = parse_kernels(code);
   std::ostringstream out;
-  out << "// Made by kernel_tool.\n#include <metal_stdlib>\n\nnamespace {\n#include \"" << include_name << "\"\n\n";
+  out << "// Made by kernel_tool.\n#include <metal_stdlib>\n\nnamespace {\n#include \"" << include_name
+      << "\"\n\n";
   for (const Kernel& kernel : kernels) {
     out << "constexpr calla::metal::simulation::Bound bounds_of_" << kernel.function << "[] = {\n";
     for (const Parameter& parameter : kernel.parameters) {
-      out << "    {calla::metal::simulation::Attribute::" << parameter.attribute << ", " << parameter.slot << ", \""
-          << parameter.name << "\"},\n";
+      out << "    {calla::metal::simulation::Attribute::" << parameter.attribute << ", " << parameter.slot
+          << ", \"" << parameter.name << "\"},\n";
     }
     out << "};\n";
   }
@@ -203,8 +207,8 @@ std::string bindings(const std::string& text, const std::string& include_name) {
     for (const Kernel& kernel : kernels) known = known || kernel.function == function;
     if (!known) throw std::runtime_error("INSTANTIATE of what is no kernel: " + instance.function);
     out << "const calla::metal::simulation::Registration registration_" << number++
-        << "(CALLA_SHAPE_NAME, CALLA_CHECKED, calla::metal::simulation::bind<" << instance.function << ", bounds_of_"
-        << function << ">(\"" << instance.name << "\"));\n";
+        << "(CALLA_SHAPE_NAME, CALLA_CHECKED, calla::metal::simulation::bind<" << instance.function
+        << ", bounds_of_" << function << ">(\"" << instance.name << "\"));\n";
   }
   out << "}  // namespace\n";
   return std::move(out).str();
@@ -216,7 +220,9 @@ std::string macros(const std::string& name) {
                                                     : throw std::runtime_error(name + ": not a shape");
   std::ostringstream out;
   out << "// Made by kernel_tool.\n#define CALLA_SHAPE_NAME \"" << name << "\"\n";
-  const auto define = [&](const char* macro, int value) { out << "#define CALLA_" << macro << ' ' << value << "U\n"; };
+  const auto define = [&](const char* macro, int value) {
+    out << "#define CALLA_" << macro << ' ' << value << "U\n";
+  };
   define("HIDDEN", shape.hidden);
   define("VOCABULARY", shape.vocabulary);
   define("ATTENTION_HEADS", shape.attention_heads);

@@ -1,5 +1,5 @@
-// Calls a kernel of any signature with a thread's arguments. The build's kernel tool says which attribute each parameter
-// has; the types come from the function itself. Included behind a kernel's source.
+// Calls a kernel of any signature with a thread's arguments. The build's kernel tool says which attribute
+// each parameter has; the types come from the function itself. Included behind a kernel's source.
 #pragma once
 #include <utility>
 
@@ -34,7 +34,9 @@ struct Passed {  // a position: a scalar or a vector
 };
 template <class T>
 struct Passed<T*> {
-  static T* get(const Thread&, void* const* buffers, Bound bound) { return static_cast<T*>(buffers[bound.slot]); }
+  static T* get(const Thread&, void* const* buffers, Bound bound) {
+    return static_cast<T*>(buffers[bound.slot]);
+  }
   static constexpr Parameter describe(Bound bound) {
     return {bound.attribute, bound.slot, bound.name, true, false, sizeof(T), alignof(T)};
   }
@@ -60,7 +62,8 @@ struct Passed<const T&> {
 
 template <const auto& bounds, class... P>
 constexpr unsigned parameter_count(void (*)(P...)) {
-  static_assert(sizeof(bounds) / sizeof(bounds[0]) == sizeof...(P), "each parameter of a kernel has an attribute");
+  static_assert(sizeof(bounds) / sizeof(bounds[0]) == sizeof...(P),
+                "each parameter of a kernel has an attribute");
   return sizeof...(P);
 }
 

@@ -16,7 +16,8 @@ void position(const Thread& thread, Attribute attribute, unsigned (&values)[3]) 
   const Place& place = thread.machine->place();
   values[0] = values[1] = values[2] = 0;
   switch (attribute) {
-    case Attribute::buffer: break;
+    case Attribute::buffer:
+      break;
     case Attribute::thread_position_in_grid:
       for (int i = 0; i < 3; ++i) values[i] = place.group[i];
       values[0] = place.group[0] * place.threads + thread.index;
@@ -32,15 +33,25 @@ void position(const Thread& thread, Attribute attribute, unsigned (&values)[3]) 
       for (int i = 0; i < 3; ++i) values[i] = place.groups[i];
       break;
     case Attribute::thread_position_in_threadgroup:
-    case Attribute::thread_index_in_threadgroup: values[0] = thread.index; break;
+    case Attribute::thread_index_in_threadgroup:
+      values[0] = thread.index;
+      break;
     case Attribute::threads_per_threadgroup:
       values[0] = place.threads;
       values[1] = values[2] = 1;
       break;
-    case Attribute::simdgroup_index_in_threadgroup: values[0] = thread.group->index; break;
-    case Attribute::simdgroups_per_threadgroup: values[0] = place.threads / simd_width; break;
-    case Attribute::thread_index_in_simdgroup: values[0] = thread.lane; break;
-    case Attribute::threads_per_simdgroup: values[0] = simd_width; break;
+    case Attribute::simdgroup_index_in_threadgroup:
+      values[0] = thread.group->index;
+      break;
+    case Attribute::simdgroups_per_threadgroup:
+      values[0] = place.threads / simd_width;
+      break;
+    case Attribute::thread_index_in_simdgroup:
+      values[0] = thread.lane;
+      break;
+    case Attribute::threads_per_simdgroup:
+      values[0] = simd_width;
+      break;
   }
 }
 

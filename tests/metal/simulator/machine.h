@@ -1,5 +1,5 @@
-// What the shim of Metal's standard library asks of the machine that runs the kernels: meeting points, threadgroup memory
-// and positions. Lean on purpose: every kernel's translation unit reads it.
+// What the shim of Metal's standard library asks of the machine that runs the kernels: meeting points,
+// threadgroup memory and positions. Lean on purpose: every kernel's translation unit reads it.
 #pragma once
 
 namespace calla::metal::simulation {
@@ -19,11 +19,12 @@ enum class Meeting : unsigned char { simd_function, simdgroup_barrier, threadgro
 
 /// Threads that meet in SIMD functions.
 struct SimdGroup {
-  // What the lanes give each other: two sets of places, because a lane may be at its next function before another has
-  // read the results of the last one. It cannot be two ahead.
+  // What the lanes give each other: two sets of places, because a lane may be at its next function before
+  // another has read the results of the last one. It cannot be two ahead.
   alignas(64) unsigned char exchange[2][simd_width * 16];
   unsigned index;
-  // The lanes run in the order (first + stride * i) % 32, i = 0, 1, ...; those before the running one have arrived.
+  // The lanes run in the order (first + stride * i) % 32, i = 0, 1, ...; those before the running one have
+  // arrived.
   unsigned first;
   unsigned stride;
   unsigned turn;
@@ -45,7 +46,7 @@ struct Fiber {
 struct Thread : Fiber {
   unsigned index;  // in the threadgroup
   unsigned lane;
-  unsigned meetings;         // SIMD functions so far
+  unsigned meetings;          // SIMD functions so far
   unsigned threadgroup_used;  // bytes of threadgroup memory declared so far
   SimdGroup* group;
   Machine* machine;
@@ -54,12 +55,12 @@ struct Thread : Fiber {
 /// The thread that runs.
 extern constinit thread_local Thread* current;
 
-/// Waits until all threads of the meeting's scope have called this at the same site. True for the thread that came last,
-/// which goes on before the others do.
+/// Waits until all threads of the meeting's scope have called this at the same site. True for the thread that
+/// came last, which goes on before the others do.
 bool meet(Thread& thread, Meeting meeting, Site site);
 
-/// The threadgroup's memory for one more array: the same for all of its threads, which declare the same arrays in the same
-/// order.
+/// The threadgroup's memory for one more array: the same for all of its threads, which declare the same
+/// arrays in the same order.
 void* threadgroup_array(unsigned bytes, unsigned alignment, Site site);
 
 /// A fault that a kernel makes no address of, such as a shuffle from a lane that is none.

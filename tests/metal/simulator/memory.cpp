@@ -1,11 +1,10 @@
-#include "metal/simulator/memory.h"
-
-#include <sys/mman.h>
-
 #include <algorithm>
 #include <cstring>
 #include <new>
 
+#include <sys/mman.h>
+
+#include "metal/simulator/memory.h"
 #include "metal/simulator/threadgroup.h"
 
 namespace calla::metal::simulation {
@@ -15,7 +14,9 @@ constexpr std::size_t reserved = std::size_t{1} << 40;
 constexpr std::size_t page = 16384;
 constexpr std::size_t alignment = 256;
 
-constexpr std::size_t round_up(std::size_t value, std::size_t unit) { return (value + unit - 1) / unit * unit; }
+constexpr std::size_t round_up(std::size_t value, std::size_t unit) {
+  return (value + unit - 1) / unit * unit;
+}
 
 }  // namespace
 

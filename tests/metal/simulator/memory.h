@@ -15,8 +15,8 @@ class Memory {
   Memory(Memory&&) = delete;
   Memory& operator=(Memory&&) = delete;
 
-  /// Bytes that hold the poison, behind and before pages that must not be touched; as near to the last of these as their
-  /// alignment of 256 lets them be.
+  /// Bytes that hold the poison, behind and before pages that must not be touched; as near to the last of
+  /// these as their alignment of 256 lets them be.
   std::span<std::byte> allocate(std::size_t bytes);
   /// Gives memory back to the system. Its addresses are not used again.
   void release(std::span<std::byte> bytes);

@@ -1,9 +1,9 @@
-#include "metal/simulator/registry.h"
-
 #include <map>
 #include <stdexcept>
 #include <string>
 #include <tuple>
+
+#include "metal/simulator/registry.h"
 
 namespace calla::metal::simulation {
 namespace {
@@ -24,7 +24,9 @@ Registration::Registration(const char* shape, bool checked, const Kernel& kernel
 }
 
 const Kernel* find_kernel(const Shape& shape, bool checked, std::string_view name) {
-  const std::string known = same_model(shape, demo) ? "demo" : same_model(shape, qwen36_35b) ? "qwen36_35b" : "none";
+  const std::string known = same_model(shape, demo)         ? "demo"
+                            : same_model(shape, qwen36_35b) ? "qwen36_35b"
+                                                            : "none";
   const auto found = kernels().find(Key{known, checked, std::string(name)});
   return found == kernels().end() ? nullptr : &found->second;
 }

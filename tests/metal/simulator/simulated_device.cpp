@@ -1,5 +1,3 @@
-#include "metal/simulator/simulated_device.h"
-
 #include <algorithm>
 #include <chrono>
 #include <cstring>
@@ -11,6 +9,7 @@
 #include "base/error.h"
 #include "metal/simulator/memory.h"
 #include "metal/simulator/registry.h"
+#include "metal/simulator/simulated_device.h"
 #include "metal/simulator/threadgroup.h"
 
 namespace calla::metal::simulation {
@@ -40,7 +39,8 @@ class SimulatedBuffer : public Buffer {
 
 class SimulatedPipeline : public Pipeline {
  public:
-  SimulatedPipeline(const Kernel& kernel, std::uint32_t threads) : Pipeline(kernel.name, threads), kernel_(&kernel) {}
+  SimulatedPipeline(const Kernel& kernel, std::uint32_t threads)
+      : Pipeline(kernel.name, threads), kernel_(&kernel) {}
   const Kernel& kernel() const { return *kernel_; }
 
  private:
@@ -49,7 +49,7 @@ class SimulatedPipeline : public Pipeline {
 
 struct Dispatch {
   const SimulatedPipeline* pipeline;
-  std::vector<void*> buffers;                       // by slot
+  std::vector<void*> buffers;                        // by slot
   std::vector<std::unique_ptr<std::byte[]>> copies;  // of constants
   Grid grid;
 };
@@ -70,7 +70,8 @@ class SimulatedPass : public Pass {
 
  private:
   Implementation* device_;
-  std::vector<std::vector<Dispatch>> levels_ = std::vector<std::vector<Dispatch>>(1);  // what runs between two barriers
+  std::vector<std::vector<Dispatch>> levels_ =
+      std::vector<std::vector<Dispatch>>(1);  // what runs between two barriers
   bool committed_ = false;
   bool done_ = false;
   double seconds_ = 0;
@@ -79,7 +80,9 @@ class SimulatedPass : public Pass {
 class Implementation : public SimulatedDevice {
  public:
   explicit Implementation(const Options& options)
-      : options_(options), random_(options.seed), machine_([this](const std::string& what) { found(what); }) {}
+      : options_(options),
+        random_(options.seed),
+        machine_([this](const std::string& what) { found(what); }) {}
 
   std::string_view name() const override { return "simulated Metal device"; }
   Family family() const override { return options_.tensor_units ? Family::apple10 : Family::apple7; }
@@ -91,8 +94,9 @@ class Implementation : public SimulatedDevice {
     return std::make_unique<SimulatedBuffer>(memory_.allocate(bytes), hazards, &memory_);
   }
   std::unique_ptr<Buffer> map(std::span<const std::byte> pages) override {
-    if (reinterpret_cast<std::uintptr_t>(pages.data()) % map_alignment() != 0 || pages.size() % map_alignment() != 0) {
-      throw Error("Metal maps whole pages only");
+    if (reinterpret_cast<std::uintptr_t>(pages.data()) % map_alignment() != 0 ||
+        pages.size() % map_alignment() != 0) {
+      throw Error("map", "Metal maps whole pages only");
     }
     const std::span<std::byte> bytes(const_cast<std::byte*>(pages.data()), pages.size());
     return std::make_unique<SimulatedBuffer>(bytes, Hazards::untracked, nullptr);
@@ -101,11 +105,13 @@ class Implementation : public SimulatedDevice {
 
   std::unique_ptr<Pipeline> pipeline(std::string_view kernel, std::uint32_t threads) override {
     if (threads == 0 || threads % simd_width != 0 || threads > max_threads) {
-      throw Error(fmt::format("{}: threadgroups of {} threads: they have whole SIMD-groups, and {} threads at most", kernel,
-                              threads, max_threads));
+      throw Error(
+          kernel,
+          fmt::format("threadgroups of {} threads: they have whole SIMD-groups, and {} threads at most",
+                      threads, max_threads));
     }
     const Kernel* const found = find_kernel(options_.shape, options_.checked, kernel);
-    if (found == nullptr) throw Error(fmt::format("there is no kernel {}", kernel));
+    if (found == nullptr) throw Error(kernel, "there is no such kernel");
     return std::make_unique<SimulatedPipeline>(*found, threads);
   }
   std::unique_ptr<Pass> begin() override { return std::make_unique<SimulatedPass>(*this); }
@@ -143,9 +149,10 @@ class Implementation : public SimulatedDevice {
 void SimulatedPass::dispatch(const Pipeline& pipeline, std::span<const Argument> arguments, Grid grid) {
   const auto& simulated = dynamic_cast<const SimulatedPipeline&>(pipeline);
   const Kernel& kernel = simulated.kernel();
-  if (committed_) throw Error(fmt::format("{}: the pass is committed", kernel.name));
-  if (arguments.size() > max_buffers) throw Error(fmt::format("{}: more than {} arguments", kernel.name, max_buffers));
-  if (grid.x == 0 || grid.y == 0 || grid.z == 0) throw Error(fmt::format("{}: the grid is empty", kernel.name));
+  if (committed_) throw Error(kernel.name, "the pass is committed");
+  if (arguments.size() > max_buffers)
+    throw Error(kernel.name, fmt::format("more than {} arguments", max_buffers));
+  if (grid.x == 0 || grid.y == 0 || grid.z == 0) throw Error(kernel.name, "the grid is empty");
   Dispatch dispatch{&simulated, std::vector<void*>(arguments.size()), {}, grid};
   std::size_t bound = 0;
   for (unsigned i = 0; i < kernel.parameter_count; ++i) {
@@ -153,7 +160,7 @@ void SimulatedPass::dispatch(const Pipeline& pipeline, std::span<const Argument>
     if (parameter.attribute != Attribute::buffer) continue;
     ++bound;
     const auto fail = [&](const std::string& what) {
-      throw Error(fmt::format("{}: argument {} ({}): {}", kernel.name, parameter.slot, parameter.name, what));
+      throw Error(fmt::format("{}, argument {} ({})", kernel.name, parameter.slot, parameter.name), what);
     };
     if (parameter.slot >= arguments.size()) fail("missing");
     const Argument& argument = arguments[parameter.slot];
@@ -163,7 +170,8 @@ void SimulatedPass::dispatch(const Pipeline& pipeline, std::span<const Argument>
     if (const auto* const constants = std::get_if<Constants>(&argument)) {
       if (constants->bytes.size() > max_constants) fail("more than 4096 bytes of constants");
       if (constants->bytes.size() != parameter.size) {
-        fail(fmt::format("{} bytes of constants where the kernel has {}", constants->bytes.size(), parameter.size));
+        fail(fmt::format("{} bytes of constants where the kernel has {}", constants->bytes.size(),
+                         parameter.size));
       }
       auto copy = std::make_unique<std::byte[]>(constants->bytes.size());
       std::memcpy(copy.get(), constants->bytes.data(), constants->bytes.size());
@@ -178,24 +186,25 @@ void SimulatedPass::dispatch(const Pipeline& pipeline, std::span<const Argument>
       if (reinterpret_cast<std::uintptr_t>(address) % parameter.alignment != 0) {
         fail(fmt::format("the offset {} is not aligned to {} bytes", view.offset, parameter.alignment));
       }
-      if (parameter.writes && buffer.hazards() == Hazards::untracked) fail("written, but its buffer is untracked");
+      if (parameter.writes && buffer.hazards() == Hazards::untracked)
+        fail("written, but its buffer is untracked");
       dispatch.buffers[parameter.slot] = address;
     }
   }
   if (bound != arguments.size()) {
-    throw Error(fmt::format("{}: {} arguments where the kernel has {}", kernel.name, arguments.size(), bound));
+    throw Error(kernel.name, fmt::format("{} arguments where the kernel has {}", arguments.size(), bound));
   }
   levels_.back().push_back(std::move(dispatch));
 }
 
 void SimulatedPass::commit() {
-  if (committed_) throw Error("the pass is committed already");
+  if (committed_) throw Error("pass", "the pass is committed already");
   committed_ = true;
   device_->committed(*this);
 }
 
 void SimulatedPass::wait() {
-  if (!committed_) throw Error("the pass is not committed");
+  if (!committed_) throw Error("pass", "the pass is not committed");
   device_->run_until(*this);
 }
 
@@ -207,7 +216,8 @@ void SimulatedPass::run() {
   seconds_ = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
 }
 
-/// Runs what lies between two barriers: dispatch by dispatch, but in any order, and their threadgroups in any order.
+/// Runs what lies between two barriers: dispatch by dispatch, but in any order, and their threadgroups in any
+/// order.
 void Implementation::run(std::vector<Dispatch>& level) {
   for (std::size_t i = level.size(); i > 1; --i) {
     std::swap(level[i - 1], level[random_.below(static_cast<std::uint32_t>(i))]);
@@ -225,13 +235,16 @@ void Implementation::run(std::vector<Dispatch>& level) {
       const Place place{{group % grid.x, group / grid.x % grid.y, group / grid.x / grid.y},
                         {grid.x, grid.y, grid.z},
                         dispatch.pipeline->threads()};
-      if (!machine_.run(dispatch.pipeline->kernel(), dispatch.buffers.data(), place, random.split(group + 1))) break;
+      if (!machine_.run(dispatch.pipeline->kernel(), dispatch.buffers.data(), place, random.split(group + 1)))
+        break;
     }
   }
 }
 
 }  // namespace
 
-std::unique_ptr<SimulatedDevice> make_device(const Options& options) { return std::make_unique<Implementation>(options); }
+std::unique_ptr<SimulatedDevice> make_device(const Options& options) {
+  return std::make_unique<Implementation>(options);
+}
 
 }  // namespace calla::metal::simulation

@@ -1,12 +1,11 @@
-#include "metal/simulator/threadgroup.h"
-
-#include <sys/mman.h>
-
 #include <boost/context/detail/fcontext.hpp>
 #include <cstring>
 #include <stdexcept>
 
 #include <fmt/format.h>
+#include <sys/mman.h>
+
+#include "metal/simulator/threadgroup.h"
 
 namespace calla::metal::simulation {
 namespace {
@@ -25,7 +24,9 @@ std::string describe(Meeting meeting, Site site) {
   return fmt::format("{} at {}:{}", what, site.file, site.line);
 }
 
-bool same(Site a, Site b) { return a.line == b.line && (a.file == b.file || std::strcmp(a.file, b.file) == 0); }
+bool same(Site a, Site b) {
+  return a.line == b.line && (a.file == b.file || std::strcmp(a.file, b.file) == 0);
+}
 
 }  // namespace
 
@@ -46,8 +47,11 @@ struct Machine::Stacks {
   Stacks(Stacks&&) = delete;
   Stacks& operator=(Stacks&&) = delete;
 
-  /// Where a thread's stack begins, growing down. Not all at the same place of a page: they would share cache sets.
-  std::byte* top(unsigned thread) const { return base + (thread + 1) * stride - std::size_t{thread % 16} * 256; }
+  /// Where a thread's stack begins, growing down. Not all at the same place of a page: they would share cache
+  /// sets.
+  std::byte* top(unsigned thread) const {
+    return base + (thread + 1) * stride - std::size_t{thread % 16} * 256;
+  }
 };
 
 Machine::Machine(Report report) : report_(std::move(report)), stacks_(std::make_unique<Stacks>()) {
@@ -132,7 +136,8 @@ bool Machine::meet(Thread& thread, Meeting meeting, Site site) {
   SimdGroup& group = *thread.group;
   if (group.arrived == 0) {
     if (group.finished > 0) {
-      give_up(fmt::format("threads of a SIMD-group have ended while others are at {}", describe(meeting, site)));
+      give_up(
+          fmt::format("threads of a SIMD-group have ended while others are at {}", describe(meeting, site)));
     }
     group.meeting = meeting;
     group.site = site;
@@ -208,8 +213,8 @@ void* Machine::threadgroup_array(Thread& thread, unsigned bytes, unsigned alignm
   const unsigned aligned = alignment < 16 ? 16 : alignment;
   const unsigned begin = (thread.threadgroup_used + aligned - 1) / aligned * aligned;
   if (bytes > threadgroup_memory_limit || begin + bytes > threadgroup_memory_limit) {
-    give_up(fmt::format("more than {} bytes of threadgroup memory: {} with the array at {}:{}", threadgroup_memory_limit,
-                        begin + bytes, site.file, site.line));
+    give_up(fmt::format("more than {} bytes of threadgroup memory: {} with the array at {}:{}",
+                        threadgroup_memory_limit, begin + bytes, site.file, site.line));
   }
   thread.threadgroup_used = begin + bytes;
   if (thread.threadgroup_used > memory_declared_) memory_declared_ = thread.threadgroup_used;
@@ -228,8 +233,8 @@ void Machine::give_up(const std::string& what) {
 }
 
 std::string Machine::whereabouts() const {
-  return fmt::format("{}, threadgroup ({}, {}, {}), thread {}", kernel_->name, place_.group[0], place_.group[1],
-                     place_.group[2], current->index);
+  return fmt::format("{}, threadgroup ({}, {}, {}), thread {}", kernel_->name, place_.group[0],
+                     place_.group[1], place_.group[2], current->index);
 }
 
 }  // namespace calla::metal::simulation

@@ -1,6 +1,6 @@
-// Runs the threads of one threadgroup as fibres, one at a time. A thread runs until it meets others or ends; then the next
-// lane of its SIMD-group goes on, in an order that is new after each meeting. A SIMD-group runs until all its lanes are at a
-// threadgroup's barrier.
+// Runs the threads of one threadgroup as fibres, one at a time. A thread runs until it meets others or ends;
+// then the next lane of its SIMD-group goes on, in an order that is new after each meeting. A SIMD-group runs
+// until all its lanes are at a threadgroup's barrier.
 #pragma once
 #include <array>
 #include <cstddef>
@@ -36,7 +36,8 @@ class Machine {
   Machine(Machine&&) = delete;
   Machine& operator=(Machine&&) = delete;
 
-  /// Runs a threadgroup. False when it was given up because its threads diverged or asked for too much memory.
+  /// Runs a threadgroup. False when it was given up because its threads diverged or asked for too much
+  /// memory.
   bool run(const Kernel& kernel, void* const* buffers, const Place& place, Random random);
 
   // For the running threads.

@@ -13,17 +13,14 @@ struct ScaleArguments {
 };
 
 // y[i] = factor * x[i] for i < count.
-kernel void example_scale(device const float* x [[buffer(0)]],
-                          device float* y [[buffer(1)]],
-                          constant ScaleArguments& args [[buffer(2)]],
-                          uint i [[thread_position_in_grid]]) {
+kernel void example_scale(device const float* x [[buffer(0)]], device float* y [[buffer(1)]],
+                          constant ScaleArguments& args [[buffer(2)]], uint i [[thread_position_in_grid]]) {
   if (i < args.count) y[i] = x[i] * args.factor;
 }
 
 // sums[group] = the sum of THREADS values. Threadgroups of THREADS threads.
 template <uint THREADS>
-kernel void example_sum(device const float* x [[buffer(0)]],
-                        device float* sums [[buffer(1)]],
+kernel void example_sum(device const float* x [[buffer(0)]], device float* sums [[buffer(1)]],
                         uint3 group [[threadgroup_position_in_grid]],
                         uint thread_index [[thread_index_in_threadgroup]],
                         uint simd [[simdgroup_index_in_threadgroup]],
@@ -42,10 +39,8 @@ INSTANTIATE("example_sum_64", example_sum<64>)
 INSTANTIATE("example_sum_1024", example_sum<1024>)
 
 // d = a b of 8 x 8 matrices, b transposed in memory; and the same in half precision.
-kernel void example_matrix(device const float* a [[buffer(0)]],
-                           device const float* b [[buffer(1)]],
-                           device float* d [[buffer(2)]],
-                           device float4* swizzled [[buffer(3)]],
+kernel void example_matrix(device const float* a [[buffer(0)]], device const float* b [[buffer(1)]],
+                           device float* d [[buffer(2)]], device float4* swizzled [[buffer(3)]],
                            uint lane [[thread_index_in_simdgroup]]) {
   simdgroup_matrix<float, 8, 8> left;
   simdgroup_matrix<float, 8, 8> right;

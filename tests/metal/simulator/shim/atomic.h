@@ -28,13 +28,15 @@ T atomic_exchange_explicit(volatile atomic<T>* object, T value, memory_order) {
   return __atomic_exchange_n(&object->value, value, __ATOMIC_RELAXED);
 }
 template <class T>
-bool atomic_compare_exchange_weak_explicit(volatile atomic<T>* object, T* expected, T value, memory_order, memory_order) {
-  return __atomic_compare_exchange_n(&object->value, expected, value, true, __ATOMIC_RELAXED, __ATOMIC_RELAXED);
+bool atomic_compare_exchange_weak_explicit(volatile atomic<T>* object, T* expected, T value, memory_order,
+                                           memory_order) {
+  return __atomic_compare_exchange_n(&object->value, expected, value, true, __ATOMIC_RELAXED,
+                                     __ATOMIC_RELAXED);
 }
-#define CALLA_FETCH(name)                                                                 \
-  template <class T>                                                                      \
-  T atomic_fetch_##name##_explicit(volatile atomic<T>* object, T value, memory_order) {   \
-    return __atomic_fetch_##name(&object->value, value, __ATOMIC_RELAXED);                \
+#define CALLA_FETCH(name)                                                               \
+  template <class T>                                                                    \
+  T atomic_fetch_##name##_explicit(volatile atomic<T>* object, T value, memory_order) { \
+    return __atomic_fetch_##name(&object->value, value, __ATOMIC_RELAXED);              \
   }
 CALLA_FETCH(add)
 CALLA_FETCH(sub)

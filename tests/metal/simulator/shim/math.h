@@ -1,5 +1,5 @@
-// Metal's arithmetic functions, on scalars and elementwise on vectors. fma(a, b, c) is a * b + c in two roundings: the
-// machines that run the tests need not have the instruction.
+// Metal's arithmetic functions, on scalars and elementwise on vectors. fma(a, b, c) is a * b + c in two
+// roundings: the machines that run the tests need not have the instruction.
 #pragma once
 #include "metal/simulator/shim/vector.h"
 
@@ -7,31 +7,31 @@ namespace metal {
 inline namespace CALLA_VARIANT {
 
 // name(x) for a float, and for each element of a vector of them.
-#define CALLA_UNARY(name, expression)                                     \
-  inline float name(float x) { return expression; }                       \
-  template <int N>                                                        \
-  vec<float, N> name(vec<float, N> x) {                                   \
-    for (int i = 0; i < N; ++i) x.data[i] = name(x.data[i]);              \
-    return x;                                                             \
+#define CALLA_UNARY(name, expression)                        \
+  inline float name(float x) { return expression; }          \
+  template <int N>                                           \
+  vec<float, N> name(vec<float, N> x) {                      \
+    for (int i = 0; i < N; ++i) x.data[i] = name(x.data[i]); \
+    return x;                                                \
   }
-#define CALLA_BINARY(name, expression)                                    \
-  inline float name(float x, float y) { return expression; }              \
-  template <int N>                                                        \
-  vec<float, N> name(vec<float, N> x, vec<float, N> y) {                  \
-    for (int i = 0; i < N; ++i) x.data[i] = name(x.data[i], y.data[i]);   \
-    return x;                                                             \
+#define CALLA_BINARY(name, expression)                                  \
+  inline float name(float x, float y) { return expression; }            \
+  template <int N>                                                      \
+  vec<float, N> name(vec<float, N> x, vec<float, N> y) {                \
+    for (int i = 0; i < N; ++i) x.data[i] = name(x.data[i], y.data[i]); \
+    return x;                                                           \
   }
-#define CALLA_TRANSCENDENTAL                       \
-  CALLA_UNARY(exp, __builtin_expf(x))              \
-  CALLA_UNARY(exp2, __builtin_exp2f(x))            \
-  CALLA_UNARY(log, __builtin_logf(x))              \
-  CALLA_UNARY(log2, __builtin_log2f(x))            \
-  CALLA_UNARY(sin, __builtin_sinf(x))              \
-  CALLA_UNARY(cos, __builtin_cosf(x))              \
-  CALLA_UNARY(tanh, __builtin_tanhf(x))            \
-  CALLA_UNARY(sqrt, __builtin_sqrtf(x))            \
-  CALLA_UNARY(rsqrt, 1.0f / __builtin_sqrtf(x))    \
-  CALLA_BINARY(pow, __builtin_powf(x, y))          \
+#define CALLA_TRANSCENDENTAL                    \
+  CALLA_UNARY(exp, __builtin_expf(x))           \
+  CALLA_UNARY(exp2, __builtin_exp2f(x))         \
+  CALLA_UNARY(log, __builtin_logf(x))           \
+  CALLA_UNARY(log2, __builtin_log2f(x))         \
+  CALLA_UNARY(sin, __builtin_sinf(x))           \
+  CALLA_UNARY(cos, __builtin_cosf(x))           \
+  CALLA_UNARY(tanh, __builtin_tanhf(x))         \
+  CALLA_UNARY(sqrt, __builtin_sqrtf(x))         \
+  CALLA_UNARY(rsqrt, 1.0f / __builtin_sqrtf(x)) \
+  CALLA_BINARY(pow, __builtin_powf(x, y))       \
   CALLA_BINARY(divide, x / y)
 
 CALLA_TRANSCENDENTAL
@@ -48,7 +48,7 @@ CALLA_UNARY(trunc, __builtin_truncf(x))
 CALLA_UNARY(round, __builtin_roundf(x))
 CALLA_UNARY(rint, __builtin_rintf(x))
 CALLA_UNARY(fract, x - __builtin_floorf(x))
-CALLA_UNARY(saturate, x < 0.0f ? 0.0f : x > 1.0f ? 1.0f : x)
+CALLA_UNARY(saturate, x<0.0f ? 0.0f : x> 1.0f ? 1.0f : x)
 CALLA_BINARY(fmin, x < y ? x : y)
 CALLA_BINARY(fmax, x > y ? x : y)
 CALLA_BINARY(copysign, __builtin_copysignf(x, y))
@@ -66,7 +66,10 @@ inline float mix(float a, float b, float t) { return a + (b - a) * t; }
 inline float ldexp(float x, int exponent) { return __builtin_ldexpf(x, exponent); }
 
 template <class T>
-concept number = !is_storage_only<T> && !is_same_v<T, bool> && requires(T t) { t < t; static_cast<float>(t); };
+concept number = !is_storage_only<T> && !is_same_v<T, bool> && requires(T t) {
+  t < t;
+  static_cast<float>(t);
+};
 
 template <number T>
 T min(T a, T b) {

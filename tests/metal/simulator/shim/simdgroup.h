@@ -33,7 +33,8 @@ struct element<vec<T, N>> {
 };
 /// Types that SIMD functions take: numbers of 16 and 32 bits, and vectors of them.
 template <class T>
-concept simd_type = (sizeof(typename element<T>::type) == 2 || sizeof(typename element<T>::type) == 4) && sizeof(T) <= 16;
+concept simd_type = (sizeof(typename element<T>::type) == 2 || sizeof(typename element<T>::type) == 4) &&
+                    sizeof(T) <= 16;
 
 /// All lanes' values.
 template <simd_type T>
@@ -58,10 +59,11 @@ T reduce(T value, Operation operation, const char* file, uint line) {
   return partial[0];
 }
 
-#define CALLA_REDUCTION(name, expression)                                              \
-  template <simd_type T>                                                               \
-  T name(T value, CALLA_SITE) {                                                        \
-    return reduce(value, [](T a, T b) { return static_cast<T>(expression); }, file, line); \
+#define CALLA_REDUCTION(name, expression)                                        \
+  template <simd_type T>                                                         \
+  T name(T value, CALLA_SITE) {                                                  \
+    return reduce(                                                               \
+        value, [](T a, T b) { return static_cast<T>(expression); }, file, line); \
   }
 CALLA_REDUCTION(simd_sum, a + b)
 CALLA_REDUCTION(simd_product, a* b)

@@ -36,13 +36,13 @@ simdgroup_matrix<T, columns, rows> make_filled_simdgroup_matrix(T value) {
   return matrix;
 }
 
-/// Element (row, column) lies at origin + row * elements_per_row + column, or the other way round when transposed. The
-/// origin is (column, row).
+/// Element (row, column) lies at origin + row * elements_per_row + column, or the other way round when
+/// transposed. The origin is (column, row).
 template <class T>
 void simdgroup_load(simdgroup_matrix<T, 8, 8>& matrix, const T* from, ulong elements_per_row = 8,
                     ulong2 origin = ulong2(0UL), bool transpose = false, CALLA_SITE) {
-  calla::metal::simulation::meet(*calla::metal::simulation::current, calla::metal::simulation::Meeting::simd_function,
-                                {file, line});
+  calla::metal::simulation::meet(*calla::metal::simulation::current,
+                                 calla::metal::simulation::Meeting::simd_function, {file, line});
   const ulong row = matrix_row(this_lane());
   const ulong column = matrix_column(this_lane());
   from += origin.y * elements_per_row + origin.x;
@@ -53,8 +53,8 @@ void simdgroup_load(simdgroup_matrix<T, 8, 8>& matrix, const T* from, ulong elem
 template <class T>
 void simdgroup_store(const simdgroup_matrix<T, 8, 8>& matrix, T* to, ulong elements_per_row = 8,
                      ulong2 origin = ulong2(0UL), bool transpose = false, CALLA_SITE) {
-  calla::metal::simulation::meet(*calla::metal::simulation::current, calla::metal::simulation::Meeting::simd_function,
-                                {file, line});
+  calla::metal::simulation::meet(*calla::metal::simulation::current,
+                                 calla::metal::simulation::Meeting::simd_function, {file, line});
   const ulong row = matrix_row(this_lane());
   const ulong column = matrix_column(this_lane());
   to += origin.y * elements_per_row + origin.x;
@@ -66,7 +66,8 @@ void simdgroup_store(const simdgroup_matrix<T, 8, 8>& matrix, T* to, ulong eleme
 /// d = a b + c, the products added one after another in float32.
 template <class D, class A, class B, class C>
 void simdgroup_multiply_accumulate(simdgroup_matrix<D, 8, 8>& d, const simdgroup_matrix<A, 8, 8>& a,
-                                   const simdgroup_matrix<B, 8, 8>& b, const simdgroup_matrix<C, 8, 8>& c, CALLA_SITE) {
+                                   const simdgroup_matrix<B, 8, 8>& b, const simdgroup_matrix<C, 8, 8>& c,
+                                   CALLA_SITE) {
   using namespace calla::metal::simulation;
   struct Operands {
     float a[8][8];
@@ -77,8 +78,10 @@ void simdgroup_multiply_accumulate(simdgroup_matrix<D, 8, 8>& d, const simdgroup
   static_assert(sizeof(operands) == sizeof(thread.group->exchange[0]));
   const uint row = matrix_row(thread.lane);
   const uint column = matrix_column(thread.lane);
-  const float2 left = float2(static_cast<float>(a.thread_elements()[0]), static_cast<float>(a.thread_elements()[1]));
-  const float2 right = float2(static_cast<float>(b.thread_elements()[0]), static_cast<float>(b.thread_elements()[1]));
+  const float2 left =
+      float2(static_cast<float>(a.thread_elements()[0]), static_cast<float>(a.thread_elements()[1]));
+  const float2 right =
+      float2(static_cast<float>(b.thread_elements()[0]), static_cast<float>(b.thread_elements()[1]));
   *reinterpret_cast<float2*>(&operands.a[row][column]) = left;
   *reinterpret_cast<float2*>(&operands.b[row][column]) = right;
   meet(thread, Meeting::simd_function, {file, line});

@@ -1,5 +1,5 @@
-// Metal's scalar types. half and bfloat only hold values: their arithmetic would round differently from a GPU's, so the
-// shim has conversions alone.
+// Metal's scalar types. half and bfloat only hold values: their arithmetic would round differently from a
+// GPU's, so the shim has conversions alone.
 #pragma once
 
 using uchar = unsigned char;

@@ -1,4 +1,5 @@
-// Metal's vectors of 2, 3 and 4 elements, with its alignment and swizzles. Operators are the compiler's own vector operations.
+// Metal's vectors of 2, 3 and 4 elements, with its alignment and swizzles. Operators are the compiler's own
+// vector operations.
 #pragma once
 #include "metal/simulator/shim/types.h"
 
@@ -24,8 +25,8 @@ struct native_vector<T, N, false> {
   };
 };
 
-/// Elements I... of the vector that it shares its memory with. The vector is an argument of the template so that its
-/// operators are found for swizzles too.
+/// Elements I... of the vector that it shares its memory with. The vector is an argument of the template so
+/// that its operators are found for swizzles too.
 template <class V, class T, int N, int... I>
 struct swizzle {
   T data[places<N>];
@@ -49,81 +50,96 @@ struct elements;
 #define CALLA_SWIZZLE_2(a, b, i, j) swizzle<vec<T, 2>, T, size, i, j> a##b
 #define CALLA_SWIZZLE_3(a, b, c, i, j, k) swizzle<vec<T, 3>, T, size, i, j, k> a##b##c
 #define CALLA_SWIZZLE_4(a, b, c, d, i, j, k, l) swizzle<vec<T, 4>, T, size, i, j, k, l> a##b##c##d
-#define CALLA_ELEMENTS(n, ...)                            \
-  template <class T>                                      \
-  struct elements<T, n> {                                 \
-    static constexpr int size = n;                        \
+#define CALLA_ELEMENTS(n, ...)                              \
+  template <class T>                                        \
+  struct elements<T, n> {                                   \
+    static constexpr int size = n;                          \
     using native_type = typename native_vector<T, n>::type; \
-    union {                                               \
-      T data[places<n>];                                  \
-      native_type native;                                 \
-      __VA_ARGS__                                         \
-    };                                                    \
-    elements() = default;                                 \
-    elements(const elements&) = default;                  \
-    elements& operator=(const elements& other) {          \
-      native = other.native;                              \
-      return *this;                                       \
-    }                                                     \
+    union {                                                 \
+      T data[places<n>];                                    \
+      native_type native;                                   \
+      __VA_ARGS__                                           \
+    };                                                      \
+    elements() = default;                                   \
+    elements(const elements&) = default;                    \
+    elements& operator=(const elements& other) {            \
+      native = other.native;                                \
+      return *this;                                         \
+    }                                                       \
   }
 
-CALLA_ELEMENTS(2, struct {
-  T x;
-  T y;
-}; struct {
-  T r;
-  T g;
-}; CALLA_SWIZZLE_2(x, x, 0, 0); CALLA_SWIZZLE_2(x, y, 0, 1); CALLA_SWIZZLE_2(y, x, 1, 0); CALLA_SWIZZLE_2(y, y, 1, 1););
-CALLA_ELEMENTS(3, struct {
-  T x;
-  T y;
-  T z;
-}; struct {
-  T r;
-  T g;
-  T b;
-}; CALLA_SWIZZLE_2(x, y, 0, 1); CALLA_SWIZZLE_2(x, z, 0, 2); CALLA_SWIZZLE_2(y, z, 1, 2); CALLA_SWIZZLE_2(y, x, 1, 0);
-CALLA_SWIZZLE_3(x, y, z, 0, 1, 2); CALLA_SWIZZLE_3(z, y, x, 2, 1, 0););
-CALLA_ELEMENTS(4, struct {
-  T x;
-  T y;
-  T z;
-  T w;
-}; struct {
-  T r;
-  T g;
-  T b;
-  T a;
-}; CALLA_SWIZZLE_2(x, x, 0, 0); CALLA_SWIZZLE_2(x, y, 0, 1); CALLA_SWIZZLE_2(x, z, 0, 2); CALLA_SWIZZLE_2(x, w, 0, 3);
-CALLA_SWIZZLE_2(y, x, 1, 0); CALLA_SWIZZLE_2(y, y, 1, 1); CALLA_SWIZZLE_2(y, z, 1, 2); CALLA_SWIZZLE_2(y, w, 1, 3);
-CALLA_SWIZZLE_2(z, x, 2, 0); CALLA_SWIZZLE_2(z, y, 2, 1); CALLA_SWIZZLE_2(z, z, 2, 2); CALLA_SWIZZLE_2(z, w, 2, 3);
-CALLA_SWIZZLE_2(w, x, 3, 0); CALLA_SWIZZLE_2(w, y, 3, 1); CALLA_SWIZZLE_2(w, z, 3, 2); CALLA_SWIZZLE_2(w, w, 3, 3);
-CALLA_SWIZZLE_3(x, y, z, 0, 1, 2); CALLA_SWIZZLE_3(y, z, w, 1, 2, 3); CALLA_SWIZZLE_4(x, y, z, w, 0, 1, 2, 3);
-CALLA_SWIZZLE_4(w, z, y, x, 3, 2, 1, 0); CALLA_SWIZZLE_4(y, z, w, x, 1, 2, 3, 0);
-CALLA_SWIZZLE_4(z, w, x, y, 2, 3, 0, 1); CALLA_SWIZZLE_4(y, x, w, z, 1, 0, 3, 2);
-CALLA_SWIZZLE_4(x, x, x, x, 0, 0, 0, 0); CALLA_SWIZZLE_4(y, y, y, y, 1, 1, 1, 1);
-CALLA_SWIZZLE_4(z, z, z, z, 2, 2, 2, 2); CALLA_SWIZZLE_4(w, w, w, w, 3, 3, 3, 3););
+CALLA_ELEMENTS(
+    2,
+    struct {
+      T x;
+      T y;
+    };
+    struct {
+      T r;
+      T g;
+    };
+    CALLA_SWIZZLE_2(x, x, 0, 0); CALLA_SWIZZLE_2(x, y, 0, 1); CALLA_SWIZZLE_2(y, x, 1, 0);
+    CALLA_SWIZZLE_2(y, y, 1, 1););
+CALLA_ELEMENTS(
+    3,
+    struct {
+      T x;
+      T y;
+      T z;
+    };
+    struct {
+      T r;
+      T g;
+      T b;
+    };
+    CALLA_SWIZZLE_2(x, y, 0, 1); CALLA_SWIZZLE_2(x, z, 0, 2); CALLA_SWIZZLE_2(y, z, 1, 2);
+    CALLA_SWIZZLE_2(y, x, 1, 0); CALLA_SWIZZLE_3(x, y, z, 0, 1, 2); CALLA_SWIZZLE_3(z, y, x, 2, 1, 0););
+CALLA_ELEMENTS(
+    4,
+    struct {
+      T x;
+      T y;
+      T z;
+      T w;
+    };
+    struct {
+      T r;
+      T g;
+      T b;
+      T a;
+    };
+    CALLA_SWIZZLE_2(x, x, 0, 0); CALLA_SWIZZLE_2(x, y, 0, 1); CALLA_SWIZZLE_2(x, z, 0, 2);
+    CALLA_SWIZZLE_2(x, w, 0, 3); CALLA_SWIZZLE_2(y, x, 1, 0); CALLA_SWIZZLE_2(y, y, 1, 1);
+    CALLA_SWIZZLE_2(y, z, 1, 2); CALLA_SWIZZLE_2(y, w, 1, 3); CALLA_SWIZZLE_2(z, x, 2, 0);
+    CALLA_SWIZZLE_2(z, y, 2, 1); CALLA_SWIZZLE_2(z, z, 2, 2); CALLA_SWIZZLE_2(z, w, 2, 3);
+    CALLA_SWIZZLE_2(w, x, 3, 0); CALLA_SWIZZLE_2(w, y, 3, 1); CALLA_SWIZZLE_2(w, z, 3, 2);
+    CALLA_SWIZZLE_2(w, w, 3, 3); CALLA_SWIZZLE_3(x, y, z, 0, 1, 2); CALLA_SWIZZLE_3(y, z, w, 1, 2, 3);
+    CALLA_SWIZZLE_4(x, y, z, w, 0, 1, 2, 3); CALLA_SWIZZLE_4(w, z, y, x, 3, 2, 1, 0);
+    CALLA_SWIZZLE_4(y, z, w, x, 1, 2, 3, 0); CALLA_SWIZZLE_4(z, w, x, y, 2, 3, 0, 1);
+    CALLA_SWIZZLE_4(y, x, w, z, 1, 0, 3, 2); CALLA_SWIZZLE_4(x, x, x, x, 0, 0, 0, 0);
+    CALLA_SWIZZLE_4(y, y, y, y, 1, 1, 1, 1); CALLA_SWIZZLE_4(z, z, z, z, 2, 2, 2, 2);
+    CALLA_SWIZZLE_4(w, w, w, w, 3, 3, 3, 3););
 #undef CALLA_SWIZZLE_2
 #undef CALLA_SWIZZLE_3
 #undef CALLA_SWIZZLE_4
 #undef CALLA_ELEMENTS
 
-#define CALLA_OPERATOR(op, condition)                            \
-  friend vec operator op(vec a, vec b) requires(condition) {     \
-    vec result;                                                  \
-    result.native = a.native op b.native;                        \
-    return result;                                               \
-  }                                                              \
-  friend vec operator op(vec a, T b) requires(condition) { return a op vec(b); } \
-  friend vec operator op(T a, vec b) requires(condition) { return vec(a) op b; } \
+#define CALLA_OPERATOR(op, condition)                                                   \
+  friend vec operator op(vec a, vec b) requires(condition) {                            \
+    vec result;                                                                         \
+    result.native = a.native op b.native;                                               \
+    return result;                                                                      \
+  }                                                                                     \
+  friend vec operator op(vec a, T b) requires(condition) { return a op vec(b); }        \
+  friend vec operator op(T a, vec b) requires(condition) { return vec(a) op b; }        \
   vec& operator op##=(vec other) requires(condition) { return *this = *this op other; } \
   vec& operator op##=(T other) requires(condition) { return *this = *this op vec(other); }
-#define CALLA_COMPARISON(op)                                                     \
-  friend vec<bool, N> operator op(vec a, vec b) requires(arithmetic) {           \
-    vec<bool, N> result;                                                         \
-    for (int i = 0; i < N; ++i) result.data[i] = a.data[i] op b.data[i];         \
-    return result;                                                               \
-  }                                                                              \
+#define CALLA_COMPARISON(op)                                                               \
+  friend vec<bool, N> operator op(vec a, vec b) requires(arithmetic) {                     \
+    vec<bool, N> result;                                                                   \
+    for (int i = 0; i < N; ++i) result.data[i] = a.data[i] op b.data[i];                   \
+    return result;                                                                         \
+  }                                                                                        \
   friend vec<bool, N> operator op(vec a, T b) requires(arithmetic) { return a op vec(b); } \
   friend vec<bool, N> operator op(T a, vec b) requires(arithmetic) { return vec(a) op b; }
 
@@ -154,7 +170,8 @@ struct alignas(sizeof(T) * places<N>) vec : elements<T, N> {
     for (int i = 0; i < N; ++i) this->data[i] = static_cast<T>(other.data[i]);
   }
   template <class U, int M, int... I>
-  explicit vec(const swizzle<vec<U, N>, U, M, I...>& other) requires(!is_same_v<T, U>) : vec(vec<U, N>(other)) {}
+  explicit vec(const swizzle<vec<U, N>, U, M, I...>& other) requires(!is_same_v<T, U>)
+      : vec(vec<U, N>(other)) {}
 
   T& operator[](uint i) { return this->data[i]; }
   const T& operator[](uint i) const { return this->data[i]; }
@@ -222,10 +239,10 @@ struct packed_vec {
 }  // namespace metal
 
 using metal::vec;
-#define CALLA_VECTORS(type)            \
-  using type##2 = metal::vec<type, 2>; \
-  using type##3 = metal::vec<type, 3>; \
-  using type##4 = metal::vec<type, 4>; \
+#define CALLA_VECTORS(type)                            \
+  using type##2 = metal::vec<type, 2>;                 \
+  using type##3 = metal::vec<type, 3>;                 \
+  using type##4 = metal::vec<type, 4>;                 \
   using packed_##type##2 = metal::packed_vec<type, 2>; \
   using packed_##type##3 = metal::packed_vec<type, 3>; \
   using packed_##type##4 = metal::packed_vec<type, 4>
