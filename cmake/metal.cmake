@@ -1,9 +1,19 @@
-# The Metal kernels, as C++ for the tests' simulator: calla_metal_kernels(name) adds an object library of every kernel file
-# for one model's shape, with or without instrumentation of memory accesses.
+# The Metal kernels: as text for the program to carry, and as C++ for the tests' simulator.
 
 # Reads the kernels' source for the build; plain C++ that runs on the building machine.
 add_executable(kernel_tool ${PROJECT_SOURCE_DIR}/src/metal/tool/kernel_tool.cpp)
 target_include_directories(kernel_tool PRIVATE ${PROJECT_SOURCE_DIR}/src)
+
+# calla_metal_sources(target): the kernels' text becomes a part of the target.
+function(calla_metal_sources target)
+  set(root ${PROJECT_SOURCE_DIR}/src)
+  file(GLOB kernels CONFIGURE_DEPENDS ${root}/metal/kernels/*.metal)
+  file(GLOB headers CONFIGURE_DEPENDS ${root}/metal/kernels/*.h)
+  set(output ${PROJECT_BINARY_DIR}/kernels/kernel_sources.cpp)
+  add_custom_command(OUTPUT ${output} COMMAND kernel_tool sources ${root} ${output} ${kernels}
+    DEPENDS ${kernels} ${headers} kernel_tool VERBATIM)
+  target_sources(${target} PRIVATE ${output})
+endfunction()
 
 # calla_metal_bindings(list KERNELS.metal...): the C++ that includes each file and registers its kernels, as sources in `list`.
 function(calla_metal_bindings list)
@@ -21,7 +31,8 @@ function(calla_metal_bindings list)
   set(${list} ${sources} PARENT_SCOPE)
 endfunction()
 
-# calla_metal_kernels(name SHAPE shape [CHECKED] SOURCES bindings...): an object library.
+# calla_metal_kernels(name SHAPE shape [CHECKED] SOURCES bindings...): an object library of the bindings for one model's
+# shape, with or without instrumentation of memory accesses.
 function(calla_metal_kernels name)
   cmake_parse_arguments(KERNELS "CHECKED" "SHAPE" "SOURCES" ${ARGN})
   set(macros ${PROJECT_BINARY_DIR}/kernels/shape_${KERNELS_SHAPE}.h)

@@ -2,16 +2,17 @@
 //
 //   kernel_tool bind KERNELS.metal INCLUDE_NAME OUTPUT.cpp   the kernels as C++ with what calls them, for the
 //   simulator kernel_tool shape demo|qwen36_35b OUTPUT.h               the macros that kernels/shape.h reads
-#include <array>
 #include <cctype>
 #include <fstream>
 #include <iostream>
+#include <set>
 #include <sstream>
 #include <stdexcept>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "metal/shape_macros.h"
 #include "model/shape.h"
 
 namespace {
@@ -220,18 +221,47 @@ std::string macros(const std::string& name) {
                                                     : throw std::runtime_error(name + ": not a shape");
   std::ostringstream out;
   out << "// Made by kernel_tool.\n#define CALLA_SHAPE_NAME \"" << name << "\"\n";
-  const auto define = [&](const char* macro, int value) {
-    out << "#define CALLA_" << macro << ' ' << value << "U\n";
-  };
-  define("HIDDEN", shape.hidden);
-  define("VOCABULARY", shape.vocabulary);
-  define("ATTENTION_HEADS", shape.attention_heads);
-  define("KV_HEADS", shape.kv_heads);
-  define("DELTA_KEY_HEADS", shape.delta_key_heads);
-  define("DELTA_VALUE_HEADS", shape.delta_value_heads);
-  define("EXPERTS", shape.experts);
-  define("EXPERT_HIDDEN", shape.expert_hidden);
-  define("SHARED_EXPERT_HIDDEN", shape.shared_expert_hidden);
+  for (const auto& macro : calla::metal::shape_macros(shape)) {
+    out << "#define " << macro.name << ' ' << macro.value << '\n';
+  }
+  return std::move(out).str();
+}
+
+/// The text of a source with the text of what it includes in quotes in place of that, each file once; `root`
+/// is where their names begin.
+std::string flattened(const std::string& path, const std::string& root, std::set<std::string>& included) {
+  std::istringstream lines(read(path));
+  std::string text;
+  for (std::string line; std::getline(lines, line);) {
+    const std::string_view code = trimmed(line);
+    if (code.starts_with("#include \"")) {
+      const std::string name(code.substr(10, code.rfind('"') - 10));
+      if (included.insert(name).second) text += flattened(root + "/" + name, root, included);
+    } else if (code != "#pragma once") {
+      text += line + '\n';
+    }
+  }
+  return text;
+}
+
+/// C++ with the flattened text of each file of kernels.
+std::string sources(const std::string& root, const std::vector<std::string>& paths) {
+  const std::string definitions =
+      "#define TG_ARRAY(type, name, count) threadgroup type name[count]\n"
+      "#define INSTANTIATE(name, ...) template [[host_name(name)]] [[kernel]] decltype(__VA_ARGS__) "
+      "__VA_ARGS__;\n";
+  std::ostringstream out;
+  out << "// Made by kernel_tool.\n#include \"metal/kernel_sources.h\"\n\nnamespace calla::metal "
+         "{\nnamespace {\n"
+      << "constexpr KernelSource sources[] = {\n";
+  for (const std::string& path : paths) {
+    const std::size_t begin = path.rfind('/') + 1;
+    std::set<std::string> included;
+    out << "{\"" << path.substr(begin, path.rfind('.') - begin) << "\", R\"calla(" << definitions
+        << flattened(path, root, included) << ")calla\"},\n";
+  }
+  out << "};\n}  // namespace\n\nstd::span<const KernelSource> kernel_sources() { return sources; }\n\n"
+      << "}  // namespace calla::metal\n";
   return std::move(out).str();
 }
 
@@ -244,6 +274,8 @@ int main(int argc, char** argv) {
       write(arguments[3], bindings(read(arguments[1]), arguments[2]));
     } else if (arguments.size() == 3 && arguments[0] == "shape") {
       write(arguments[2], macros(arguments[1]));
+    } else if (arguments.size() > 3 && arguments[0] == "sources") {
+      write(arguments[2], sources(arguments[1], {arguments.begin() + 3, arguments.end()}));
     } else {
       throw std::runtime_error("wrong arguments");
     }

@@ -15,6 +15,11 @@ std::map<Key, Kernel>& kernels() {
   return all;
 }
 
+/// The name that a shape's kernels are registered under.
+std::string key_of(const Shape& shape) {
+  return same_model(shape, demo) ? "demo" : same_model(shape, qwen36_35b) ? "qwen36_35b" : "";
+}
+
 }  // namespace
 
 Registration::Registration(const char* shape, bool checked, const Kernel& kernel) {
@@ -24,11 +29,16 @@ Registration::Registration(const char* shape, bool checked, const Kernel& kernel
 }
 
 const Kernel* find_kernel(const Shape& shape, bool checked, std::string_view name) {
-  const std::string known = same_model(shape, demo)         ? "demo"
-                            : same_model(shape, qwen36_35b) ? "qwen36_35b"
-                                                            : "none";
-  const auto found = kernels().find(Key{known, checked, std::string(name)});
+  const auto found = kernels().find(Key{key_of(shape), checked, std::string(name)});
   return found == kernels().end() ? nullptr : &found->second;
+}
+
+std::vector<std::string> kernel_names(const Shape& shape, bool checked) {
+  std::vector<std::string> names;
+  for (const auto& [key, kernel] : kernels()) {
+    if (std::get<0>(key) == key_of(shape) && std::get<1>(key) == checked) names.push_back(std::get<2>(key));
+  }
+  return names;
 }
 
 }  // namespace calla::metal::simulation

@@ -1,6 +1,8 @@
 // The kernels that were compiled into the tests.
 #pragma once
+#include <string>
 #include <string_view>
+#include <vector>
 
 #include "metal/simulator/machine.h"
 #include "model/shape.h"
@@ -9,5 +11,7 @@ namespace calla::metal::simulation {
 
 /// The kernel of this name. Null where there is none for the shape.
 const Kernel* find_kernel(const Shape& shape, bool checked, std::string_view name);
+/// The names of all there are.
+std::vector<std::string> kernel_names(const Shape& shape, bool checked);
 
 }  // namespace calla::metal::simulation
