@@ -14,6 +14,7 @@
 #include <metal_stdlib>
 
 #include "metal/kernels/activations.h"
+#include "metal/kernels/affine.h"
 #include "metal/kernels/arguments.h"
 #include "metal/kernels/gemm_tile.h"
 #include "metal/kernels/prefill_arguments.h"
@@ -27,18 +28,10 @@ namespace {
 
 /// The thread's row of a tile of 32 rows of gate and, behind them, the same rows of up. `first`: of the tile,
 /// in the stack.
-inline WeightRow gate_up_row(device const uint4* gate_words,
-                             device const ushort* gate_scales,
-                             device const ushort* gate_biases,
-                             device const uint4* up_words,
-                             device const ushort* up_scales,
-                             device const ushort* up_biases,
-                             uint first,
-                             uint thread_index) {
+inline WeightRow gate_up_row(Matrix gate, Matrix up, uint first, uint thread_index) {
   const uint row = thread_index / 2;
-  if (row < gate_up_columns)
-    return weight_row<4>(gate_words, gate_scales, gate_biases, first + row, hidden, thread_index);
-  return weight_row<4>(up_words, up_scales, up_biases, first + row - gate_up_columns, hidden, thread_index);
+  if (row < gate_up_columns) return weight_row<4>(gate, first + row, hidden, thread_index);
+  return weight_row<4>(up, first + row - gate_up_columns, hidden, thread_index);
 }
 
 /// inner = silu(gate) * up of the tile's results, a SIMD-group a row at a time. `inner`: of the tile's first
@@ -76,8 +69,9 @@ kernel void experts_gate_up(device const uint4* gate_words
 
   TileRows<ROWS> rows;
   gather_rows<ROWS>(rows, x, pairs + block.first, block.rows, hidden, thread_index);
-  const WeightRow weights = gate_up_row(gate_words, gate_scales, gate_biases, up_words, up_scales, up_biases,
-                                        block.expert * expert_hidden + first_output, thread_index);
+  const WeightRow weights =
+      gate_up_row({gate_words, gate_scales, gate_biases}, {up_words, up_scales, up_biases},
+                  block.expert * expert_hidden + first_output, thread_index);
   tile_product<ROWS, 4>(tile, rows, weights, hidden, block.rows, thread_index, simd);
   store_inner(inner + block.first * expert_hidden + first_output, tile, block.rows, expert_hidden, simd,
               lane);
@@ -105,7 +99,7 @@ kernel void experts_down_rows(device const uint4* words
   TileRows<ROWS> rows;
   find_rows<ROWS>(rows, inner, block.first, block.rows, expert_hidden, thread_index);
   const WeightRow weights =
-      weight_row<4>(words, scales, biases, block.expert * hidden + first_output + thread_index / 2,
+      weight_row<4>({words, scales, biases}, block.expert * hidden + first_output + thread_index / 2,
                     expert_hidden, thread_index);
   tile_product<ROWS, 4>(tile, rows, weights, expert_hidden, block.rows, thread_index, simd);
   const uint column = thread_index % gemm_columns;
@@ -137,8 +131,8 @@ kernel void shared_gate_up(device const uint4* gate_words [[buffer(0)]],  // [sh
 
   TileRows<ROWS> rows;
   find_rows<ROWS>(rows, x, first_row, count, hidden, thread_index);
-  const WeightRow weights = gate_up_row(gate_words, gate_scales, gate_biases, up_words, up_scales, up_biases,
-                                        first_output, thread_index);
+  const WeightRow weights = gate_up_row({gate_words, gate_scales, gate_biases},
+                                        {up_words, up_scales, up_biases}, first_output, thread_index);
   tile_product<ROWS, 4>(tile, rows, weights, hidden, count, thread_index, simd);
   store_inner(inner + first_row * shared_hidden + first_output, tile, count, shared_hidden, simd, lane);
 }

@@ -8,6 +8,7 @@
 #pragma once
 #include <metal_stdlib>
 
+#include "metal/kernels/affine.h"
 #include "metal/kernels/bfloat16.h"
 #include "metal/kernels/prefill_arguments.h"
 #include "metal/kernels/shape.h"
@@ -102,51 +103,27 @@ struct WeightRow {
   device const ushort* biases;
 };
 
+/// `row`: of the matrix, or of the stack of them.
 template <uint BITS>
-inline WeightRow weight_row(device const uint4* words,
-                            device const ushort* scales,
-                            device const ushort* biases,
-                            uint row,
-                            uint columns,
-                            uint thread_index) {
-  return {(device const uint*)words + row * (columns / 32 * BITS) + thread_index % 2 * (BITS / 2),
-          scales + row * (columns / group), biases + row * (columns / group)};
+inline WeightRow weight_row(Matrix matrix, uint row, uint columns, uint thread_index) {
+  return {(device const uint*)matrix.words + row * (columns / 32 * BITS) + thread_index % 2 * (BITS / 2),
+          matrix.scales + row * (columns / group), matrix.biases + row * (columns / group)};
 }
 
-/// An integer below 2^23 as a float: two operations at the full rate, where a conversion has a quarter of it.
-inline float exact_float(uint x) { return as_type<float>(x | 0x4b000000U) - 8388608.0f; }
-
-/// Four codes of 4 bits from bit 0 on, as 1, 16, 256 and 4096 times their values.
-inline float4 nibbles(uint bits) {
-  return float4{exact_float(bits & 0xfU), exact_float(bits & 0xf0U), exact_float(bits & 0xf00U),
-                exact_float(bits & 0xf000U)};
-}
-/// What makes up for that.
-inline float4 nibble_scales() { return float4{1.0f, 1.0f / 16, 1.0f / 256, 1.0f / 4096}; }
-
-/// Four codes of 8 bits, the second and the fourth as 256 times their values.
-inline float4 bytes(uint word) {
-  const uint upper = word >> 16;
-  return float4{exact_float(word & 0xffU), exact_float(word & 0xff00U), exact_float(upper & 0xffU),
-                exact_float(upper & 0xff00U)};
-}
-
-/// scale * code + bias, rounded once: what is shifted out of the codes' way the scales make up for, exactly.
+/// scale * code + bias, rounded once.
 template <uint BITS>
 inline void load_weights(threadgroup float* tile, thread const WeightRow& row, uint step, uint thread_index) {
-  const float scale = bf16_to_float(row.scales[step / 2]);
+  const float4 scales = bf16_to_float(row.scales[step / 2]) * Codes<BITS>::factors();
   const float4 bias = float4(bf16_to_float(row.biases[step / 2]));
   threadgroup float4* to =
       (threadgroup float4*)(tile + thread_index / 2 * tile_stride + thread_index % 2 * 16);
   if (BITS == 4) {
-    const float4 scales = scale * nibble_scales();
     const uint2 words = *(device const uint2*)(row.words + step * 4);
     to[0] = fma(nibbles(words.x), scales, bias);
     to[1] = fma(nibbles(words.x >> 16), scales, bias);
     to[2] = fma(nibbles(words.y), scales, bias);
     to[3] = fma(nibbles(words.y >> 16), scales, bias);
   } else {
-    const float4 scales = scale * float4{1.0f, 1.0f / 256, 1.0f, 1.0f / 256};
     const uint4 words = *(device const uint4*)(row.words + step * 8);
     to[0] = fma(bytes(words.x), scales, bias);
     to[1] = fma(bytes(words.y), scales, bias);

@@ -7,7 +7,8 @@
 // floats a thread: 8 values.
 #include <metal_stdlib>
 
-#include "metal/kernels/gemm_tile.h"
+#include "metal/kernels/affine.h"
+#include "metal/kernels/bfloat16.h"
 #include "metal/kernels/prefill_arguments.h"
 #include "metal/kernels/row_norm.h"
 #include "metal/kernels/shape.h"
@@ -26,11 +27,11 @@ kernel void embed_rows(device const uint* words [[buffer(0)]],  // [vocabulary][
   device float4* out = h + at.x * row_quads;
   for (uint i = thread_index; i < hidden / 8; i += row_threads) {
     const uint place = token * (hidden / group) + i / (group / 8);
-    const float4 scale = bf16_to_float(scales[place]) * nibble_scales();
-    const float4 bias = float4(bf16_to_float(biases[place]));
+    const float scale = bf16_to_float(scales[place]);
+    const float bias = bf16_to_float(biases[place]);
     const uint word = words[token * (hidden / 8) + i];
-    out[2 * i] = fma(nibbles(word), scale, bias);
-    out[2 * i + 1] = fma(nibbles(word >> 16), scale, bias);
+    out[2 * i] = dequantised(word, scale, bias);
+    out[2 * i + 1] = dequantised(word >> 16, scale, bias);
   }
 }
 

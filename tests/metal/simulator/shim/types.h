@@ -24,7 +24,7 @@ template <class To, class From>
 To as_type(From from) {
   static_assert(sizeof(To) == sizeof(From), "as_type keeps the size");
   To to;
-  __builtin_memcpy(&to, &from, sizeof(To));
+  __builtin_memcpy(static_cast<void*>(&to), &from, sizeof(To));
   return to;
 }
 
