@@ -35,23 +35,58 @@ struct AttentionExtents {
   std::size_t projected;
 };
 
+inline double rope_angle(std::size_t position, std::size_t pair) {
+  return static_cast<double>(position) *
+         std::pow(rope_theta, -static_cast<double>(pair) / AttentionExtents::pairs);
+}
+
+/// The head after RMS norm and RoPE, in double.
+inline std::vector<double> turned(std::span<const float> head, std::span<const float> gain,
+                                  std::size_t position) {
+  double squares = 0;
+  for (const float x : head) squares += double{x} * x;
+  const double scale = 1 / std::sqrt(squares / AttentionExtents::head_dim + rms_norm_epsilon);
+  std::vector<double> out(AttentionExtents::head_dim);
+  for (std::size_t d = 0; d < AttentionExtents::head_dim; ++d) out[d] = head[d] * scale * gain[d];
+  for (std::size_t pair = 0; pair < AttentionExtents::pairs; ++pair) {
+    const double cosine = std::cos(rope_angle(position, pair));
+    const double sine = std::sin(rope_angle(position, pair));
+    const double low = out[pair];
+    const double high = out[pair + AttentionExtents::pairs];
+    out[pair] = low * cosine - high * sine;
+    out[pair + AttentionExtents::pairs] = high * cosine + low * sine;
+  }
+  return out;
+}
+
 /// Slots with a cache of two layers, of which the second is used, in pages that lie all over the slabs.
-class AttentionCache {
- public:
+struct AttentionCache {
   static constexpr std::size_t layers = 2;
   static constexpr std::size_t layer = 1;
   static constexpr std::size_t head_dim = AttentionExtents::head_dim;
   static constexpr std::size_t pairs = AttentionExtents::pairs;
+
+  const AttentionExtents e;
+  const std::size_t max_pages;
+  const std::size_t page_stride;
+  const std::size_t pages_per_slab;
+  const std::vector<float> q_gain;
+  const std::vector<float> k_gain;
+  std::unique_ptr<Buffer> q_norm;
+  std::unique_ptr<Buffer> k_norm;
+  std::unique_ptr<Buffer> rope;
+  std::unique_ptr<Buffer> page_table;
+  std::array<std::unique_ptr<Buffer>, calla_kernels::kv_slabs> slabs;
 
   AttentionCache(Gpu& gpu, const Shape& shape, std::size_t slots, std::size_t context)
       : e(shape),
         max_pages((context + calla_kernels::page_positions - 1) / calla_kernels::page_positions),
         page_stride(layers * e.kv_heads * 2 * calla_kernels::page_positions * head_dim),
         pages_per_slab((slots * max_pages + 3) / 4),
-        q_gain_(normal_values(head_dim, 1, 0.3F, 1)),
-        k_gain_(normal_values(head_dim, 1, 0.3F, 2)),
-        q_norm(gpu.upload(q_gain_)),
-        k_norm(gpu.upload(k_gain_)) {
+        q_gain(normal_values(head_dim, 1, 0.3F, 1)),
+        k_gain(normal_values(head_dim, 1, 0.3F, 2)),
+        q_norm(gpu.upload(q_gain)),
+        k_norm(gpu.upload(k_gain)) {
     std::vector<unsigned> table(slots * max_pages);
     std::iota(table.begin(), table.end(), 0U);
     std::ranges::shuffle(table, std::mt19937(3));
@@ -60,8 +95,8 @@ class AttentionCache {
     std::vector<float> turns;
     for (std::size_t position = 0; position < context; ++position) {
       for (std::size_t pair = 0; pair < pairs; ++pair) {
-        turns.push_back(static_cast<float>(std::cos(angle(position, pair))));
-        turns.push_back(static_cast<float>(std::sin(angle(position, pair))));
+        turns.push_back(static_cast<float>(std::cos(rope_angle(position, pair))));
+        turns.push_back(static_cast<float>(std::sin(rope_angle(position, pair))));
       }
     }
     rope = gpu.upload(turns);
@@ -95,7 +130,7 @@ class AttentionCache {
     for (std::size_t kv_head = 0; kv_head < e.kv_heads; ++kv_head) {
       const auto key_input = projected.subspan(2 * e.mixed + kv_head * head_dim, head_dim);
       const auto value_input = projected.subspan(2 * e.mixed + (e.kv_heads + kv_head) * head_dim, head_dim);
-      const std::vector<double> key = turned(key_input, k_gain_, position);
+      const std::vector<double> key = turned(key_input, k_gain, position);
       const auto new_key = row(slot, position, kv_head, 0);
       const auto new_value = row(slot, position, kv_head, 1);
       for (std::size_t d = 0; d < head_dim; ++d) {  // half a unit of the last of 8 bits, and float32's error
@@ -114,7 +149,7 @@ class AttentionCache {
     for (std::size_t head = 0; head < e.heads; ++head) {
       const std::size_t kv_head = head * e.kv_heads / e.heads;
       const std::vector<double> q =
-          turned(projected.subspan(2 * head * head_dim, head_dim), q_gain_, position);
+          turned(projected.subspan(2 * head * head_dim, head_dim), q_gain, position);
       double peak = -1e30;
       for (std::size_t p = 0; p <= position; ++p) {
         const auto key = row(slot, p, kv_head, 0);
@@ -134,7 +169,7 @@ class AttentionCache {
       for (std::size_t d = 0; d < head_dim; ++d) {
         const double gate = projected[(2 * head + 1) * head_dim + d];
         const double difference = mixed[head * head_dim + d] - out[d] / sum / (1 + std::exp(-gate));
-        worst = std::max(worst, std::isfinite(difference) ? std::abs(difference) : INFINITY);
+        worst = std::max(worst, known(difference));
       }
     }
     return worst;
@@ -147,47 +182,6 @@ class AttentionCache {
       all.insert(all.end(), slab->as<std::uint16_t>().begin(), slab->as<std::uint16_t>().end());
     return all;
   }
-
- private:
-  static double angle(std::size_t position, std::size_t pair) {
-    return static_cast<double>(position) * std::pow(rope_theta, -static_cast<double>(pair) / pairs);
-  }
-
-  /// The head after RMS norm and RoPE, in double.
-  static std::vector<double> turned(std::span<const float> head, std::span<const float> gain,
-                                    std::size_t position) {
-    double squares = 0;
-    for (const float x : head) squares += double{x} * x;
-    const double scale = 1 / std::sqrt(squares / head_dim + rms_norm_epsilon);
-    std::vector<double> out(head_dim);
-    for (std::size_t d = 0; d < head_dim; ++d) out[d] = head[d] * scale * gain[d];
-    for (std::size_t pair = 0; pair < pairs; ++pair) {
-      const double cosine = std::cos(angle(position, pair));
-      const double sine = std::sin(angle(position, pair));
-      const double low = out[pair];
-      const double high = out[pair + pairs];
-      out[pair] = low * cosine - high * sine;
-      out[pair + pairs] = high * cosine + low * sine;
-    }
-    return out;
-  }
-
- public:
-  const AttentionExtents e;
-  const std::size_t max_pages;
-  const std::size_t page_stride;
-  const std::size_t pages_per_slab;
-
- private:
-  std::vector<float> q_gain_;
-  std::vector<float> k_gain_;
-
- public:
-  std::unique_ptr<Buffer> q_norm;
-  std::unique_ptr<Buffer> k_norm;
-  std::unique_ptr<Buffer> rope;
-  std::unique_ptr<Buffer> page_table;
-  std::array<std::unique_ptr<Buffer>, calla_kernels::kv_slabs> slabs;
 };
 
 }  // namespace calla::metal

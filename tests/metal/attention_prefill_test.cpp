@@ -44,14 +44,16 @@ class AttentionPrefill : public testing::TestWithParam<Shape> {
     const auto inputs = gpu.upload(std::vector<float>(projected.begin(), projected.end()));
     const auto queries = gpu.room<float>(tokens * e.mixed);
     const auto mixed = gpu.room<float>(tokens * e.mixed);
-    gpu.run("attention_prepare", attention_prepare_threads,
-            {inputs, cache.q_norm, cache.k_norm, cache.rope, pages, cache.slabs[0], cache.slabs[1],
-             cache.slabs[2], cache.slabs[3], queries, constants(arguments)},
-            {(heads + 2 * kv_heads) / 2, tokens, 1});
-    gpu.run("attention_prefill", attention_prefill_threads,
-            {queries, inputs, pages, cache.slabs[0], cache.slabs[1], cache.slabs[2], cache.slabs[3], mixed,
-             constants(arguments)},
-            {(tokens + attention_tile_tokens - 1) / attention_tile_tokens, kv_heads, 1});
+    gpu.run({{{"attention_prepare",
+               attention_prepare_threads,
+               {inputs, cache.q_norm, cache.k_norm, cache.rope, pages, cache.slabs[0], cache.slabs[1],
+                cache.slabs[2], cache.slabs[3], queries, constants(arguments)},
+               {(heads + 2 * kv_heads) / 2, tokens}}},
+             {{"attention_prefill",
+               attention_prefill_threads,
+               {queries, inputs, pages, cache.slabs[0], cache.slabs[1], cache.slabs[2], cache.slabs[3], mixed,
+                constants(arguments)},
+               {(tokens + attention_tile_tokens - 1) / attention_tile_tokens, kv_heads}}}});
     return values_of<float>(mixed);
   }
 

@@ -55,14 +55,19 @@ class Slot {
     const auto overlaps = gpu_.room<float>(tokens * e_.key_heads);
     const auto mixed = gpu_.room<float>(tokens * e_.value_dim);
     using namespace calla_kernels;
-    gpu_.run("delta_prepare", delta_prepare_threads,
-             {inputs, window_, conv_, a_log_, dt_bias_, qkv, gates, overlaps, constants(arguments)},
-             {(key_heads + heads) / 4, (tokens + delta_prepare_tokens - 1) / delta_prepare_tokens, 1});
-    gpu_.run("delta_window", delta_window_threads, {inputs, window_, constants(arguments)},
-             {static_cast<std::uint32_t>(e_.channels) / 4 / delta_window_threads, 1, 1});
-    gpu_.run("delta_scan", delta_scan_threads, {qkv, gates, overlaps, state_, mixed, constants(arguments)},
-             {heads * delta_blocks / 2, 1, 1});
-    gpu_.run("delta_gate", delta_gate_threads, {inputs, norm_, mixed}, {heads / 4, tokens, 1});
+    gpu_.run({{{"delta_prepare",
+                delta_prepare_threads,
+                {inputs, window_, conv_, a_log_, dt_bias_, qkv, gates, overlaps, constants(arguments)},
+                {(key_heads + heads) / 4, (tokens + delta_prepare_tokens - 1) / delta_prepare_tokens}}},
+              {{"delta_window",
+                delta_window_threads,
+                {inputs, window_, constants(arguments)},
+                {static_cast<std::uint32_t>(e_.channels) / 4 / delta_window_threads}},
+               {"delta_scan",
+                delta_scan_threads,
+                {qkv, gates, overlaps, state_, mixed, constants(arguments)},
+                {heads * delta_blocks / 2}}},
+              {{"delta_gate", delta_gate_threads, {inputs, norm_, mixed}, {heads / 4, tokens}}}});
     position_ += tokens;
     return values_of<float>(mixed);
   }
@@ -99,9 +104,6 @@ class Slot {
   std::unique_ptr<Buffer> window_;
   unsigned position_ = 0;
 };
-
-/// An error for max(), which would pass over a NaN.
-double known(double error) { return std::isfinite(error) ? std::abs(error) : INFINITY; }
 
 class DeltaPrefill : public testing::TestWithParam<Shape> {
  protected:
@@ -222,8 +224,9 @@ TEST_P(DeltaPrefill, DecodeGoesOn) {
   expect_recurrence(slot, inputs(6, 80));
 }
 
-// Keys that hardly differ, gates nearly shut or wide open, decays from none to all: each update nearly takes back
-// the one before it. The norm of a head that puts out next to nothing multiplies its errors by up to 1000.
+// Keys that hardly differ, gates nearly shut or wide open, decays from none to all: each update nearly takes
+// back the one before it. The norm of a head that puts out next to nothing multiplies its errors by up to
+// 1000.
 TEST_P(DeltaPrefill, TakesExtremeInputs) {
   constexpr std::size_t tokens = 12;
   std::vector<float> projected = inputs(tokens, 90);

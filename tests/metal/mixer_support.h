@@ -1,5 +1,6 @@
-// What the tests of the decode mixers share.
+// What the tests of the mixers share.
 #pragma once
+#include <cmath>
 #include <cstdint>
 #include <cstring>
 #include <initializer_list>
@@ -24,7 +25,7 @@ inline std::vector<float> normal_values(std::size_t count, float mean, float dev
   return values;
 }
 
-/// A checked device that runs one kernel a pass.
+/// A checked device.
 class Gpu {
  public:
   explicit Gpu(const Shape& shape) : device_(simulation::make_device({.shape = shape})) {}
@@ -41,15 +42,30 @@ class Gpu {
     return buffer;
   }
 
-  /// Runs a kernel to its end. The checkers must have found nothing.
-  void run(std::string_view kernel, std::uint32_t threads, std::initializer_list<Argument> arguments,
-           Grid grid) {
-    const std::unique_ptr<Pipeline> pipeline = device_->pipeline(kernel, threads);
+  struct Launch {
+    std::string_view kernel;
+    std::uint32_t threads;
+    std::vector<Argument> arguments;
+    Grid grid;
+  };
+  /// Runs a pass to its end, the launches of a level in any order. The checkers must have found nothing.
+  void run(const std::vector<std::vector<Launch>>& levels) {
+    std::vector<std::unique_ptr<Pipeline>> pipelines;
     const std::unique_ptr<Pass> pass = device_->begin();
-    pass->dispatch(*pipeline, arguments, grid);
+    for (const std::vector<Launch>& level : levels) {
+      if (!pipelines.empty()) pass->barrier();
+      for (const Launch& launch : level) {
+        pipelines.push_back(device_->pipeline(launch.kernel, launch.threads));
+        pass->dispatch(*pipelines.back(), launch.arguments, launch.grid);
+      }
+    }
     pass->commit();
     pass->wait();
-    for (const std::string& finding : device_->findings()) ADD_FAILURE() << kernel << ": " << finding;
+    for (const std::string& finding : device_->findings()) ADD_FAILURE() << finding;
+  }
+  void run(std::string_view kernel, std::uint32_t threads, std::initializer_list<Argument> arguments,
+           Grid grid) {
+    run({{{kernel, threads, arguments, grid}}});
   }
 
  private:
@@ -61,6 +77,9 @@ std::vector<T> values_of(const std::unique_ptr<Buffer>& buffer) {
   const std::span<T> values = buffer->as<T>();
   return {values.begin(), values.end()};
 }
+
+/// The size of an error, infinite for a NaN, which std::max would pass over.
+inline double known(double error) { return std::isfinite(error) ? std::abs(error) : INFINITY; }
 
 /// Whether two arrays have the same bits.
 template <class T>

@@ -12,9 +12,9 @@
 // straight from the pages, 16 bytes a lane, widened in registers; products and sums are float32. 23 KB of
 // threadgroup memory.
 //
-// Moves 1 KB a position and tile, from caches all but the first time; 524,288 multiply-adds a position and
-// tile. Live floats a thread: 32 of queries, 32 of the result, 20 of matrices under way. Bound by
-// multiply-adds: 128 products of matrices a block and SIMD-group, beside some 250 other instructions.
+// Moves 1 KB a position and tile, from caches all but the first time, for 16,384 multiply-adds. Live floats a
+// thread: 32 of queries, 32 of the result, 20 of matrices under way. Bound by multiply-adds: 128 products of
+// matrices a block and SIMD-group, beside some 250 other instructions.
 #include <metal_stdlib>
 
 #include "metal/kernels/arguments.h"
@@ -60,9 +60,9 @@ inline float widened(uint4 values, uint i) {
   return i % 2 == 0 ? bf16_low(values[i / 2]) : bf16_high(values[i / 2]);
 }
 
-/// The SIMD-group's queries. Which dim a row of a product's matrices stands for does not matter as long as
-/// both agree: row j of the i-th is dim 8 j + i of the group's 64, so that a lane's 8 keys' values for it are
-/// neighbours.
+/// The SIMD-group's queries. Which dims the i-th product sums over does not matter as long as both of its
+/// matrices agree: its j-th is dim 8 j + i of the group's 64, so that a lane has its elements of all eight
+/// from 16 neighbouring bytes of a key.
 inline void load_queries(
     thread Tile& tile, device const float* queries, uint kv_head, uint first_token, uint tokens) {
 #pragma clang loop unroll(full)
@@ -137,8 +137,8 @@ inline float weigh(thread RowSoftmax& softmax,
   return correction;
 }
 
-/// out = out * corrections + weights x values. Column j of the i-th of four matrices is dim 4 j + i % 4 ...
-/// of 32.
+/// out = out * corrections + weights x values. The two columns of a lane in the i-th matrix are dims 4 column
+/// + 2 i and + 1 of the half of the group's 64 that it belongs to: eight neighbours in four matrices.
 inline void multiply_values(thread Tile& tile,
                             device const uint4* values,
                             uint last,
