@@ -148,7 +148,7 @@ class Cache {
   /// Compares a result, and the newest row of the cache, with double. The newest key and value are checked
   /// first and then taken as they are: another rounding to bfloat16 would be seen in the result.
   void check(std::size_t slot, std::span<const float> projected, std::span<const float> mixed,
-             double tolerance = 1e-5) const {
+             double tolerance = 2e-6) const {
     const std::size_t position = this->slot(slot).position;
     for (std::size_t kv_head = 0; kv_head < e_.kv_heads; ++kv_head) {
       const auto key_input = projected.subspan(2 * e_.mixed + kv_head * head_dim, head_dim);
@@ -183,10 +183,11 @@ class Cache {
       }
       for (std::size_t d = 0; d < head_dim; ++d) {
         const double gate = projected[(2 * head + 1) * head_dim + d];
-        worst = std::max(worst, std::abs(mixed[head * head_dim + d] - out[d] / (1 + std::exp(-gate))));
+        worst = std::max(worst, known(mixed[head * head_dim + d] - out[d] / (1 + std::exp(-gate))));
       }
     }
-    // Values are of about one; scores of a few units are known to some 1e-6, and so are the weights.
+    // Values are of about one, and so are scores, in float32 the sum of 256 products: weights and results are
+    // known to a few units of the last place, 6e-8.
     EXPECT_LT(worst, tolerance) << "at position " << position;
   }
 
@@ -330,8 +331,8 @@ TEST_P(AttentionStep, TakesLargeScores) {
         x = static_cast<std::uint16_t>(x + (6 << 7));  // times 64
     }
   }
-  // The terms of a score are 64 times as large, and its error with them.
-  cache.check(0, projected, cache.step({{0}}, projected), 64e-5);
+  // The terms of a score are 64 times as large, and so is its error; but few positions have a share.
+  cache.check(0, projected, cache.step({{0}}, projected), 2e-5);
 }
 
 INSTANTIATE_TEST_SUITE_P(Shapes, AttentionStep, testing::Values(demo, qwen36_35b),
