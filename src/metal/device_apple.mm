@@ -1,0 +1,371 @@
+// Apple's Metal. Compiled with automatic reference counting: every object is held by whoever has a strong
+// pointer to it. Command buffers do not hold what they use; buffers, pipelines and passes live as device.h
+// asks.
+#include "metal/device_apple.h"
+
+#include <chrono>
+#include <unordered_map>
+#include <utility>
+
+#import <Metal/Metal.h>
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include "base/error.h"
+#include "metal/architecture.h"
+#include "metal/cocoa.h"
+#include "metal/keep_alive.h"
+#include "metal/kernel_sources.h"
+#include "metal/residency_apple.h"
+#include "metal/shape_macros.h"
+
+namespace calla::metal {
+namespace {
+
+constexpr NSUInteger simd_width = 32;
+constexpr std::size_t max_constants = 4096;  // bytes that setBytes: takes
+constexpr std::size_t max_arguments = 31;
+
+// The numbers of constants that an older SDK does not have.
+constexpr auto language_3_1 = static_cast<MTLLanguageVersion>((3 << 16) + 1);
+constexpr auto language_4_0 = static_cast<MTLLanguageVersion>(4 << 16);
+constexpr auto gpu_family(Family family) {
+  return static_cast<MTLGPUFamily>(1000 + static_cast<int>(family));
+}
+
+/// What the kernels' sources leave to the platform (the other spelling is the simulator's).
+constexpr const char* kernel_prelude = R"(
+#define TG_ARRAY(type, name, count) threadgroup type name[count]
+#define INSTANTIATE(name, ...) template [[host_name(name)]] [[kernel]] decltype(__VA_ARGS__) __VA_ARGS__;
+)";
+
+class AppleBuffer final : public Buffer {
+ public:
+  AppleBuffer(id<MTLBuffer> buffer, std::size_t bytes, std::shared_ptr<Residency> residency)
+      : Buffer({static_cast<std::byte*>([buffer contents]), bytes}),
+        handle(buffer),
+        residency_(std::move(residency)) {
+    residency_->add(handle);
+  }
+  ~AppleBuffer() override {
+    @autoreleasepool {
+      residency_->remove(handle);
+    }
+  }
+
+  const id<MTLBuffer> handle;
+
+ private:
+  const std::shared_ptr<Residency> residency_;
+};
+
+class ApplePipeline final : public Pipeline {
+ public:
+  ApplePipeline(std::string_view name, std::uint32_t threads, id<MTLComputePipelineState> state)
+      : Pipeline(name, threads), handle(state) {}
+
+  const id<MTLComputePipelineState> handle;
+};
+
+/// What an owner can do about a pass that failed.
+std::string_view advice(NSInteger code) {
+  switch (code) {
+    case MTLCommandBufferErrorOutOfMemory:
+      return "close other programs, or run with fewer slots or a shorter context";
+    case MTLCommandBufferErrorTimeout:
+    case MTLCommandBufferErrorPageFault:
+    case MTLCommandBufferErrorAccessRevoked:
+      return "start the program again: the system refuses further work after this";
+    default:
+      return "start the program again";
+  }
+}
+
+class ApplePass final : public Pass {
+ public:
+  ApplePass(id<MTLCommandBuffer> command_buffer, id<MTLComputeCommandEncoder> encoder)
+      : command_buffer_(command_buffer), encoder_(encoder) {}
+  /// Metal aborts when an encoder goes that has not ended; and nothing that a pass under way uses may go
+  /// before it.
+  ~ApplePass() override {
+    @autoreleasepool {
+      if (encoder_ != nil) [encoder_ endEncoding];
+      if (committed_) [command_buffer_ waitUntilCompleted];
+    }
+  }
+
+  using Pass::dispatch;
+  void dispatch(const Pipeline& pipeline, std::span<const Argument> arguments, Grid grid) override {
+    if (arguments.size() > max_arguments)
+      throw Error(pipeline.name(),
+                  fmt::format("has {} arguments; Metal has room for {}", arguments.size(), max_arguments));
+    [encoder_ setComputePipelineState:static_cast<const ApplePipeline&>(pipeline).handle];
+    NSUInteger index = 0;
+    for (const Argument& argument : arguments) {
+      if (const auto* view = std::get_if<View>(&argument)) {
+        [encoder_ setBuffer:static_cast<const AppleBuffer*>(view->buffer)->handle
+                     offset:view->offset
+                    atIndex:index];
+      } else {
+        const std::span<const std::byte> bytes = std::get<Constants>(argument).bytes;
+        if (bytes.size() > max_constants)
+          throw Error(pipeline.name(), fmt::format("is given {} bytes of constants; Metal copies {}",
+                                                   bytes.size(), max_constants));
+        [encoder_ setBytes:bytes.data() length:bytes.size() atIndex:index];
+      }
+      ++index;
+    }
+    [encoder_ dispatchThreadgroups:MTLSizeMake(grid.x, grid.y, grid.z)
+             threadsPerThreadgroup:MTLSizeMake(pipeline.threads(), 1, 1)];
+  }
+  void barrier() override { [encoder_ memoryBarrierWithScope:MTLBarrierScopeBuffers]; }
+  void commit() override {
+    @autoreleasepool {
+      [encoder_ endEncoding];
+      encoder_ = nil;
+      [command_buffer_ commit];
+      committed_ = true;
+    }
+  }
+  void wait() override {
+    pooled([this] {
+      [command_buffer_ waitUntilCompleted];
+      if ([command_buffer_ status] != MTLCommandBufferStatusCompleted) fail([command_buffer_ error]);
+    });
+  }
+  double seconds() const override { return [command_buffer_ GPUEndTime] - [command_buffer_ GPUStartTime]; }
+
+ private:
+  [[noreturn]] static void fail(NSError* error) {
+    const NSInteger code = error == nil ? 0 : [error code];
+    std::string problem = fmt::format("the GPU gave up a pass with code {}: {}", code, describe(error));
+    NSArray<id<MTLCommandBufferEncoderInfo>>* encoders =
+        [error userInfo][MTLCommandBufferEncoderInfoErrorKey];
+    if (id<MTLCommandBufferEncoderInfo> encoder = [encoders firstObject])
+      problem += fmt::format(" (its encoder is in state {})", static_cast<int>([encoder errorState]));
+    throw Error("Metal", problem, advice(code));
+  }
+
+  const id<MTLCommandBuffer> command_buffer_;
+  id<MTLComputeCommandEncoder> encoder_;  // nil once the pass is committed
+  bool committed_ = false;
+};
+
+/// Asks the GPU what it is; empty, with the reason, where it cannot be used.
+AppleGpu examine(id<MTLDevice> device) {
+  AppleGpu gpu;
+  if (device == nil) {
+    gpu.reason = "Metal gives this process no GPU";
+    return gpu;
+  }
+  const std::string name = to_string([device name]);
+  for (const Family family : {Family::apple7, Family::apple8, Family::apple9, Family::apple10}) {
+    if (![device supportsFamily:gpu_family(family)]) continue;
+    gpu.family = family;
+    gpu.name = name;
+  }
+  // Virtual machines show a GPU of an older family, which compiles kernels and does not compute as Apple's
+  // do.
+  if (gpu.name.empty() || name.find("Paravirtual") != std::string::npos) {
+    gpu.name.clear();
+    gpu.reason = fmt::format("{} is none of Apple's GPUs from the M1 on", name);
+  }
+  gpu.working_set = [device recommendedMaxWorkingSetSize];
+  return gpu;
+}
+
+class AppleDevice final : public Device {
+ public:
+  AppleDevice(id<MTLDevice> device, AppleGpu gpu, const Shape& shape)
+      : device_(device), gpu_(std::move(gpu)), macros_(macros(shape)), queue_([device newCommandQueue]) {
+    if (queue_ == nil) throw Error("Metal", "gives no command queue");
+    residency_ = std::make_shared<Residency>(device_, queue_);
+    if (@available(macOS 26.2, *))
+      tensor_units_ = architecture_has_tensor_units(to_string([[device_ architecture] name]));
+  }
+
+  std::string_view name() const override { return gpu_.name; }
+  Family family() const override { return gpu_.family; }
+  bool has_tensor_units() const override { return tensor_units_; }
+  std::uint64_t max_buffer() const override { return [device_ maxBufferLength]; }
+  std::uint64_t working_set() const override { return gpu_.working_set; }
+
+  std::unique_ptr<Buffer> allocate(std::size_t bytes, Hazards hazards) override {
+    const MTLResourceOptions tracking = hazards == Hazards::tracked ? MTLResourceHazardTrackingModeTracked
+                                                                    : MTLResourceHazardTrackingModeUntracked;
+    std::unique_ptr<Buffer> result;
+    pooled([&] {
+      id<MTLBuffer> buffer = nil;
+      if (bytes <= max_buffer())
+        buffer = [device_ newBufferWithLength:bytes options:MTLResourceStorageModeShared | tracking];
+      if (buffer == nil)
+        throw Error("Metal",
+                    fmt::format("gives no buffer of {} bytes; the largest may have {}", bytes, max_buffer()));
+      result = std::make_unique<AppleBuffer>(buffer, bytes, residency_);
+    });
+    return result;
+  }
+  std::unique_ptr<Buffer> map(std::span<const std::byte> pages) override {
+    std::unique_ptr<Buffer> result;
+    if (pages.size() > max_buffer()) return result;
+    pooled([&] {
+      id<MTLBuffer> buffer = [device_
+          newBufferWithBytesNoCopy:const_cast<std::byte*>(pages.data())
+                            length:pages.size()
+                           options:MTLResourceStorageModeShared | MTLResourceHazardTrackingModeUntracked
+                       deallocator:nil];
+      if (buffer != nil) result = std::make_unique<AppleBuffer>(buffer, pages.size(), residency_);
+    });
+    return result;
+  }
+  std::size_t map_alignment() const override { return static_cast<std::size_t>(getpagesize()); }
+
+  std::unique_ptr<Pipeline> pipeline(std::string_view kernel, std::uint32_t threads) override {
+    std::unique_ptr<Pipeline> result;
+    pooled(
+        [&] { result = std::make_unique<ApplePipeline>(kernel, threads, make_pipeline(kernel, threads)); });
+    return result;
+  }
+
+  std::unique_ptr<Pass> begin() override {
+    std::unique_ptr<Pass> result;
+    pooled([&] {
+      keep_alive_.touch();
+      residency_->update();
+      MTLCommandBufferDescriptor* descriptor = [[MTLCommandBufferDescriptor alloc] init];
+      descriptor.retainedReferences = NO;
+      descriptor.errorOptions = MTLCommandBufferErrorOptionEncoderExecutionStatus;
+      id<MTLCommandBuffer> commands = [queue_ commandBufferWithDescriptor:descriptor];
+      id<MTLComputeCommandEncoder> encoder =
+          [commands computeCommandEncoderWithDispatchType:MTLDispatchTypeConcurrent];
+      if (encoder == nil) throw Error("Metal", "gives no command buffer");
+      result = std::make_unique<ApplePass>(commands, encoder);
+    });
+    return result;
+  }
+
+  void expect_work() override {
+    pooled([this] { residency_->update(); });
+    keep_alive_.touch();
+  }
+
+ private:
+  static NSDictionary<NSString*, NSObject*>* macros(const Shape& shape) {
+    NSMutableDictionary<NSString*, NSObject*>* result = [[NSMutableDictionary alloc] init];
+    for (const ShapeMacro& macro : shape_macros(shape)) result[to_cocoa(macro.name)] = @(macro.value);
+    return result;
+  }
+
+  static bool is_for_tensor_units(const KernelSource& source) {
+    return source.name.find("tensor") != std::string_view::npos;
+  }
+
+  /// Compiles a source, or finds it compiled.
+  id<MTLLibrary> library(const KernelSource& source) {
+    if (const auto found = libraries_.find(source.name); found != libraries_.end()) return found->second;
+    MTLCompileOptions* options = [[MTLCompileOptions alloc] init];
+    options.languageVersion = is_for_tensor_units(source) ? language_4_0 : language_3_1;
+    options.preprocessorMacros = macros_;
+    if (@available(macOS 15.0, *)) {
+      options.mathMode = MTLMathModeSafe;
+      options.mathFloatingPointFunctions = MTLMathFloatingPointFunctionsPrecise;
+    } else {
+      options.fastMathEnabled = NO;
+    }
+    NSError* error = nil;  // beside a library it is a warning
+    NSString* text = to_cocoa(kernel_prelude + std::string(source.text));
+    id<MTLLibrary> library = [device_ newLibraryWithSource:text options:options error:&error];
+    if (library == nil) throw Error(source.name, "Metal's compiler refuses it: " + describe(error));
+    if ([[library functionNames] count] == 0)
+      throw Error(source.name, "Metal's compiler found no kernel in it");
+    library.label = to_cocoa(source.name);
+    return libraries_.emplace(source.name, library).first->second;
+  }
+
+  id<MTLFunction> function(std::string_view kernel) {
+    NSString* name = to_cocoa(kernel);
+    for (const KernelSource& source : kernel_sources()) {
+      if (source.text.find(kernel) == std::string_view::npos) continue;
+      if (is_for_tensor_units(source) && !tensor_units_) continue;
+      id<MTLLibrary> compiled = library(source);
+      if (![[compiled functionNames] containsObject:name]) continue;
+      if (id<MTLFunction> function = [compiled newFunctionWithName:name]) return function;
+    }
+    throw Error(kernel, "no source has a kernel of this name for this GPU");
+  }
+
+  id<MTLComputePipelineState> make_pipeline(std::string_view kernel, std::uint32_t threads) {
+    MTLComputePipelineDescriptor* descriptor = [[MTLComputePipelineDescriptor alloc] init];
+    descriptor.label = to_cocoa(kernel);
+    descriptor.computeFunction = function(kernel);
+    descriptor.maxTotalThreadsPerThreadgroup = threads;
+    descriptor.threadGroupSizeIsMultipleOfThreadExecutionWidth = YES;
+    NSError* error = nil;
+    id<MTLComputePipelineState> state = [device_ newComputePipelineStateWithDescriptor:descriptor
+                                                                               options:MTLPipelineOptionNone
+                                                                            reflection:nil
+                                                                                 error:&error];
+    if (state == nil) throw Error(kernel, "Metal makes no pipeline of it: " + describe(error));
+    if ([state threadExecutionWidth] != simd_width)
+      throw Error(kernel, fmt::format("runs in SIMD-groups of {}, not of {}", [state threadExecutionWidth],
+                                      simd_width));
+    if ([state maxTotalThreadsPerThreadgroup] < threads)
+      throw Error(kernel, fmt::format("may have {} threads a threadgroup, and needs {}",
+                                      [state maxTotalThreadsPerThreadgroup], threads));
+    if ([state staticThreadgroupMemoryLength] > [device_ maxThreadgroupMemoryLength])
+      throw Error(kernel,
+                  fmt::format("needs {} bytes of threadgroup memory of {}",
+                              [state staticThreadgroupMemoryLength], [device_ maxThreadgroupMemoryLength]));
+    return state;
+  }
+
+  const id<MTLDevice> device_;
+  const AppleGpu gpu_;
+  NSDictionary<NSString*, NSObject*>* const macros_;
+  const id<MTLCommandQueue> queue_;
+  std::shared_ptr<Residency> residency_;
+  bool tensor_units_ = false;
+  std::unordered_map<std::string_view, id<MTLLibrary>> libraries_;
+  id<NSObject> activity_ = nil;  // the keeper's own
+  /// After a second or two without use the system takes buffers from the GPU, and slows its clock.
+  KeepAlive keep_alive_{
+      {.begin =
+           [this] {
+             pooled([this] {
+               activity_ = [[NSProcessInfo processInfo]
+                   beginActivityWithOptions:NSActivityUserInitiated | NSActivityLatencyCritical
+                                     reason:@"answering requests"];
+             });
+           },
+       .beat = [this] { pooled([this] { residency_->request(); }); },
+       .end =
+           [this] {
+             pooled([this] {
+               if (activity_ != nil) [[NSProcessInfo processInfo] endActivity:activity_];
+               activity_ = nil;
+             });
+           }},
+      std::chrono::milliseconds(500),
+      std::chrono::minutes(3)};
+};
+
+}  // namespace
+
+AppleGpu find_apple_device() {
+  AppleGpu gpu;
+  pooled([&] { gpu = examine(MTLCreateSystemDefaultDevice()); });
+  return gpu;
+}
+
+std::unique_ptr<Device> make_apple_device(const Shape& shape) {
+  std::unique_ptr<Device> result;
+  pooled([&] {
+    id<MTLDevice> device = MTLCreateSystemDefaultDevice();
+    AppleGpu gpu = examine(device);
+    if (!gpu.reason.empty()) throw Error("Metal", gpu.reason, "run with --backend cpu");
+    result = std::make_unique<AppleDevice>(device, std::move(gpu), shape);
+  });
+  return result;
+}
+
+}  // namespace calla::metal
