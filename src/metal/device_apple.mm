@@ -1,6 +1,5 @@
-// Apple's Metal. Compiled with automatic reference counting: every object is held by whoever has a strong
-// pointer to it. Command buffers do not hold what they use; buffers, pipelines and passes live as device.h
-// asks.
+// Apple's Metal. Compiled with automatic reference counting: an object lives as long as somebody has a strong
+// pointer to it. Command buffers have none to what they use: buffers and pipelines live as device.h asks.
 #include "metal/device_apple.h"
 
 #include <chrono>
@@ -32,12 +31,6 @@ constexpr auto language_4_0 = static_cast<MTLLanguageVersion>(4 << 16);
 constexpr auto gpu_family(Family family) {
   return static_cast<MTLGPUFamily>(1000 + static_cast<int>(family));
 }
-
-/// What the kernels' sources leave to the platform (the other spelling is the simulator's).
-constexpr const char* kernel_prelude = R"(
-#define TG_ARRAY(type, name, count) threadgroup type name[count]
-#define INSTANTIATE(name, ...) template [[host_name(name)]] [[kernel]] decltype(__VA_ARGS__) __VA_ARGS__;
-)";
 
 class AppleBuffer final : public Buffer {
  public:
@@ -273,8 +266,9 @@ class AppleDevice final : public Device {
       options.fastMathEnabled = NO;
     }
     NSError* error = nil;  // beside a library it is a warning
-    NSString* text = to_cocoa(kernel_prelude + std::string(source.text));
-    id<MTLLibrary> library = [device_ newLibraryWithSource:text options:options error:&error];
+    id<MTLLibrary> library = [device_ newLibraryWithSource:to_cocoa(source.text)
+                                                   options:options
+                                                     error:&error];
     if (library == nil) throw Error(source.name, "Metal's compiler refuses it: " + describe(error));
     if ([[library functionNames] count] == 0)
       throw Error(source.name, "Metal's compiler found no kernel in it");

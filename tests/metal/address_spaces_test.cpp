@@ -1,5 +1,5 @@
-// The kernels in clang's OpenCL C++ mode: whether every pointer is of the memory that it is taken for, and whether all is of
-// Metal's types. A C++ compiler, which builds them for the simulator, sees neither.
+// The kernels in clang's OpenCL C++ mode: whether every pointer is of the memory that it is taken for, and
+// whether all is of Metal's types. A C++ compiler, which builds them for the simulator, sees neither.
 #include <array>
 #include <filesystem>
 #include <string_view>
@@ -38,20 +38,25 @@ constexpr std::array wrong = {
     Wrong{"inline float first(threadgroup const float* x) { return x[0]; }\n"
           "kernel void k(device float* x [[buffer(0)]]) { x[0] = first(x); }",
           "no matching function"},
-    Wrong{"kernel void k(device float* x [[buffer(0)]]) { TG_ARRAY(float, shared, 4); x = shared; }", "'__local float"},
-    Wrong{"inline float first(thread const float* x) { return x[0]; }\n"
-          "kernel void k(constant float* x [[buffer(0)]], device float* y [[buffer(1)]]) { y[0] = first(x); }",
-          "no matching function"},
+    Wrong{"kernel void k(device float* x [[buffer(0)]]) { TG_ARRAY(float, shared, 4); x = shared; }",
+          "'__local float"},
+    Wrong{
+        "inline float first(thread const float* x) { return x[0]; }\n"
+        "kernel void k(constant float* x [[buffer(0)]], device float* y [[buffer(1)]]) { y[0] = first(x); }",
+        "no matching function"},
     // A template is looked into when it is instantiated.
-    Wrong{"template <uint N> kernel void k(device float* x [[buffer(0)]]) { TG_ARRAY(float, shared, N); x = shared; }\n"
+    Wrong{"template <uint N> kernel void k(device float* x [[buffer(0)]]) { TG_ARRAY(float, shared, N); x = "
+          "shared; }\n"
           "INSTANTIATE(\"k_4\", k<4>)",
           "'__local float"},
     Wrong{"kernel void k(device const float* x [[buffer(0)]]) { x[0] = 1.0f; }", "not assignable"},
-    Wrong{"kernel void k(device float* x [[buffer(0)]]) { TG_ARRAY(float, shared, 8193); x[0] = shared[0]; }", "32 KiB"},
+    Wrong{"kernel void k(device float* x [[buffer(0)]]) { TG_ARRAY(float, shared, 8193); x[0] = shared[0]; }",
+          "32 KiB"},
     Wrong{"kernel void k(device float* x [[buffer(0)]]) { threadgroup float shared[4]; x[0] = shared[0]; }",
           "local address space"},
     Wrong{"kernel void k(device ulong* x [[buffer(0)]]) { x[0] = simd_sum(x[1]); }", "no matching function"},
-    Wrong{"kernel void k(device int* x [[buffer(0)]], uint i [[thread_position_in_grid]]) { x[0] = min(x[1], i); }",
+    Wrong{"kernel void k(device int* x [[buffer(0)]], uint i [[thread_position_in_grid]]) { x[0] = min(x[1], "
+          "i); }",
           "ambiguous"},
     Wrong{"kernel void k(device float* x [[buffer(0)]]) { x[0] = x[1] * 1.5; }", "double precision"},
     Wrong{"kernel void k(device float* x [[buffer(0)]]) { uint half = 1; x[half] = 0.0f; }", "error"},
@@ -61,7 +66,8 @@ TEST(AddressSpaces, EachFaultIsSeen) {
   CALLA_REQUIRE_CLANG();
   EXPECT_EQ(kernel("kernel void k(device float* x [[buffer(0)]]) { x[0] = 1.0f; }"), "");
   for (const Wrong& fault : wrong)
-    EXPECT_NE(kernel(fault.text).find(fault.complaint), std::string::npos) << fault.text << '\n' << kernel(fault.text);
+    EXPECT_NE(kernel(fault.text).find(fault.complaint), std::string::npos) << fault.text << '\n'
+                                                                           << kernel(fault.text);
 }
 
 }  // namespace

@@ -1,3 +1,5 @@
+#include "metal/clang.h"
+
 #include <array>
 #include <cstdio>
 #include <memory>
@@ -6,7 +8,6 @@
 
 #include <fmt/format.h>
 
-#include "metal/clang.h"
 #include "metal/shape_macros.h"
 #include "support/support.h"
 
@@ -26,7 +27,8 @@ std::string output(const std::string& command) {
 
 std::string quoted(const std::filesystem::path& path) { return fmt::format("'{}'", path.string()); }
 
-/// The folders of C++'s and C's headers on this machine, which clang does not look into when it compiles for macOS.
+/// The folders of C++'s and C's headers on this machine, which clang does not look into when it compiles for
+/// macOS.
 std::string system_headers() {
   std::istringstream lines(output("clang++ -x c++ -E -v /dev/null"));
   std::string flags;
@@ -58,23 +60,24 @@ std::string no_clang() {
 
 Complaints objective_cxx(const std::filesystem::path& file) {
   // C's headers of Linux want to see Linux, and call a macro as Apple's clang calls a word of its own.
-  return output(fmt::format("clang++ -target {} -x objective-c++ -std=c++20 -fblocks -fobjc-arc -fsyntax-only"
-                            " -Wall -Wextra -Werror -Wunguarded-availability"
-                            " -D__linux__ -D_GNU_SOURCE -U__nonnull -nostdinc {} -I {} -I {} {}",
-                            target(), system_headers(), quoted(source("src")), quoted(source("tests/metal/apple")),
-                            quoted(file)));
+  return output(fmt::format(
+      "clang++ -target {} -x objective-c++ -std=c++20 -fblocks -fobjc-arc -fsyntax-only"
+      " -Wall -Wextra -Werror -Wunguarded-availability"
+      " -D__linux__ -D_GNU_SOURCE -U__nonnull -nostdinc {} -I {} -I {} {}",
+      target(), system_headers(), quoted(source("src")), quoted(source("tests/metal/apple")), quoted(file)));
 }
 
 Complaints kernels(const std::filesystem::path& file, const Shape& shape) {
   std::string macros;
   for (const auto& [name, value] : metal::shape_macros(shape)) macros += fmt::format(" -D{}={}", name, value);
   // Without OpenCL's own functions and types; without double, so that its literals are an error.
-  return output(fmt::format("clang -x cl -cl-std=clc++2021 -cl-no-stdinc -target spir64 -fsyntax-only"
-                            " -Xclang -cl-ext=-cl_khr_fp64,-__opencl_c_fp64 -Wall -Wextra -Werror"
-                            " -Wno-unknown-attributes -Wno-ignored-attributes -Wno-unknown-pragmas"
-                            " -Wno-unused-function -Wno-undefined-inline {} -I {} -I {} -I {} {}",
-                            macros, quoted(source("tests/metal/apple/opencl")), quoted(source("src")),
-                            quoted(source("tests")), quoted(file)));
+  return output(
+      fmt::format("clang -x cl -cl-std=clc++2021 -cl-no-stdinc -target spir64 -fsyntax-only"
+                  " -Xclang -cl-ext=-cl_khr_fp64,-__opencl_c_fp64 -Wall -Wextra -Werror"
+                  " -Wno-unknown-attributes -Wno-ignored-attributes -Wno-unknown-pragmas"
+                  " -Wno-unused-function -Wno-undefined-inline {} -I {} -I {} -I {} {}",
+                  macros, quoted(source("tests/metal/apple/opencl")), quoted(source("src")),
+                  quoted(source("tests")), quoted(file)));
 }
 
 }  // namespace calla::test

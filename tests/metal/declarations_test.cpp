@@ -1,4 +1,5 @@
-// Apple's device, which no compiler of this machine can build, against what Apple documents: tests/metal/apple declares it.
+// Apple's device, which no compiler of this machine can build, against what Apple documents:
+// tests/metal/apple declares it.
 #include <gtest/gtest.h>
 
 #include "metal/clang.h"
@@ -15,9 +16,11 @@ TEST(Declarations, AppleDeviceKeepsToThem) {
 Complaints function_body(std::string_view body) {
   const TemporaryFolder folder;
   const std::filesystem::path file = folder.path() / "body.mm";
-  write_file(file, "#import <Metal/Metal.h>\n"
-                   "void body([[maybe_unused]] id<MTLDevice> device, [[maybe_unused]] MTLCompileOptions* options) {\n" +
-                       std::string(body) + "\n}\n");
+  write_file(
+      file,
+      "#import <Metal/Metal.h>\n"
+      "void body([[maybe_unused]] id<MTLDevice> device, [[maybe_unused]] MTLCompileOptions* options) {\n" +
+          std::string(body) + "\n}\n");
   return objective_cxx(file);
 }
 
@@ -29,17 +32,20 @@ TEST(Declarations, CallsThatAreRightPass) {
 
 TEST(Declarations, ACallThatDoesNotExistIsAnError) {
   CALLA_REQUIRE_CLANG();
-  EXPECT_NE(function_body("[device newBufferWithBytes:16];").find("no known instance method"), std::string::npos);
+  EXPECT_NE(function_body("[device newBufferWithBytes:16];").find("no known instance method"),
+            std::string::npos);
 }
 
 TEST(Declarations, AnArgumentOfAnotherTypeIsAnError) {
   CALLA_REQUIRE_CLANG();
-  EXPECT_NE(function_body("[device newBufferWithLength:@\"16\" options:0];").find("cannot initialize"), std::string::npos);
+  EXPECT_NE(function_body("[device newBufferWithLength:@\"16\" options:0];").find("cannot initialize"),
+            std::string::npos);
 }
 
 TEST(Declarations, ACallOfANewerSystemIsAnErrorWhereNothingAsksForIt) {
   CALLA_REQUIRE_CLANG();
-  EXPECT_NE(function_body("options.mathMode = MTLMathModeSafe;").find("only available on macOS 15.0"), std::string::npos);
+  EXPECT_NE(function_body("options.mathMode = MTLMathModeSafe;").find("only available on macOS 15.0"),
+            std::string::npos);
 }
 
 }  // namespace

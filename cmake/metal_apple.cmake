@@ -1,0 +1,21 @@
+# CALLA_METAL=AUTO|ON|OFF. AUTO builds the device of the Metal backend on Macs with Apple silicon. (The rest of the backend is
+# plain C++, built and tested everywhere.)
+set(CALLA_METAL AUTO CACHE STRING "Build the Metal backend for this machine: AUTO, ON or OFF")
+set_property(CACHE CALLA_METAL PROPERTY STRINGS AUTO ON OFF)
+
+set(CALLA_WITH_METAL OFF)
+if(APPLE AND CMAKE_SYSTEM_PROCESSOR STREQUAL arm64 AND NOT CALLA_METAL STREQUAL OFF)
+  set(CALLA_WITH_METAL ON)
+elseif(CALLA_METAL STREQUAL ON)
+  message(FATAL_ERROR "CALLA_METAL is ON and this is no Mac with Apple silicon")
+endif()
+
+if(CALLA_WITH_METAL)
+  enable_language(OBJCXX)
+  set(CMAKE_OBJCXX_STANDARD 20)
+  set(CMAKE_OBJCXX_STANDARD_REQUIRED ON)
+  set(CMAKE_OBJCXX_EXTENSIONS OFF)
+  if(CALLA_CCACHE)
+    set(CMAKE_OBJCXX_COMPILER_LAUNCHER ${CMAKE_CXX_COMPILER_LAUNCHER})
+  endif()
+endif()
