@@ -63,7 +63,7 @@ Complaints objective_cxx(const std::filesystem::path& file) {
   return output(fmt::format(
       "clang++ -target {} -x objective-c++ -std=c++20 -fblocks -fobjc-arc -fsyntax-only"
       " -Wall -Wextra -Werror -Wunguarded-availability"
-      " -D__linux__ -D_GNU_SOURCE -U__nonnull -nostdinc {} -I {} -I {} {}",
+      " -D__linux__ -D_GNU_SOURCE -U__nonnull -nostdinc -nostdinc++ {} -I {} -I {} {}",
       target(), system_headers(), quoted(source("src")), quoted(source("tests/metal/apple")), quoted(file)));
 }
 
