@@ -34,7 +34,7 @@ constexpr std::array rules = {
          "Metal has no double: write 1.0f", "  x *= 0.5;"},
     Rule{R"((^|[=(,\s])\[[&=]?[\w&, ]*\]\s*(\([^)]*\))?\s*(->\s*\w+\s*)?\{)",
          "Metal has no lambdas before 3.2", "  auto square = [](float x) { return x * x; };"},
-    Rule{R"(^\s+static\b(?!_assert))", "Metal has no static variables in functions",
+    Rule{R"(^\s+static\s[^(]*[=;])", "Metal has no static variables in functions",
          "  static uint calls = 0;"},
     Rule{
         R"(^(?!using|enum|struct|class|template|namespace|typedef|constant)((static|inline|const|constexpr|thread)\s+)*)"
