@@ -1,12 +1,12 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
-#include <deque>
 #include <span>
 #include <vector>
 
 #include <gtest/gtest.h>
 
+#include "metal/delta_recurrence.h"
 #include "metal/kernels/arguments.h"
 #include "metal/kernels/mixer_grids.h"
 #include "metal/mixer_support.h"
@@ -21,110 +21,12 @@ using calla_kernels::no_slot;
 using calla_kernels::SlotState;
 using calla_kernels::window_rows;
 
-std::size_t size(int extent) { return static_cast<std::size_t>(extent); }
+/// A layer's small weights, on the device too.
+struct Layer : DeltaLayer {
+  Layer(Gpu& gpu, const DeltaExtents& e)
+      : DeltaLayer(e), buffers{gpu.upload(conv), gpu.upload(a_log), gpu.upload(dt_bias), gpu.upload(norm)} {}
 
-/// Extents of a shape, as sizes.
-struct Extents {
-  explicit Extents(const Shape& shape)
-      : key_heads(size(shape.delta_key_heads)),
-        heads(size(shape.delta_value_heads)),
-        key_dim(size(shape.delta_key_dim())),
-        value_dim(size(shape.delta_value_dim())),
-        channels(size(shape.convolution_channels())),
-        projected(channels + value_dim + 2 * heads),
-        state(value_dim * dim),
-        window(window_rows * channels) {}
-
-  static constexpr std::size_t dim = Shape::delta_head_dim;
-  std::size_t key_heads;
-  std::size_t heads;
-  std::size_t key_dim;
-  std::size_t value_dim;
-  std::size_t channels;
-  std::size_t projected;
-  std::size_t state;
-  std::size_t window;
-};
-
-/// A layer's small weights, and where they are on the device.
-struct Layer {
-  Layer(Gpu& gpu, const Extents& e)
-      : conv(normal_values(e.channels * Shape::convolution_taps, 0, 0.5F, 11)),
-        a_log(normal_values(e.heads, 0.5F, 1, 12)),
-        dt_bias(normal_values(e.heads, -1, 2, 13)),
-        norm(normal_values(e.dim, 1, 0.2F, 14)),
-        buffers{gpu.upload(conv), gpu.upload(a_log), gpu.upload(dt_bias), gpu.upload(norm)} {}
-
-  std::vector<float> conv;
-  std::vector<float> a_log;
-  std::vector<float> dt_bias;
-  std::vector<float> norm;
   std::array<std::unique_ptr<Buffer>, 4> buffers;
-};
-
-/// The recurrence of one slot in double.
-class Recurrence {
- public:
-  Recurrence(const Extents& e, const Layer& layer)
-      : e_(e),
-        layer_(layer),
-        state_(e.state),
-        inputs_(Shape::convolution_taps, std::vector<double>(e.channels)) {}
-
-  /// One token; `out` is o * norm * silu(z), `sums` the heads' sums of o^2.
-  void step(std::span<const float> projected, std::vector<double>& out, std::vector<double>& sums) {
-    constexpr std::size_t dim = Extents::dim;
-    inputs_.pop_front();
-    inputs_.emplace_back(projected.begin(), projected.begin() + static_cast<std::ptrdiff_t>(e_.channels));
-    std::vector<double> c(e_.channels);
-    for (std::size_t i = 0; i < e_.channels; ++i) {
-      for (std::size_t tap = 0; tap < inputs_.size(); ++tap)
-        c[i] += inputs_[tap][i] * layer_.conv[i * inputs_.size() + tap];
-      c[i] = silu(c[i]);
-    }
-    for (std::size_t head = 0; head < 2 * e_.key_heads; ++head) {  // of q, then of k
-      double squares = 1e-6;
-      for (std::size_t i = 0; i < dim; ++i) squares += c[head * dim + i] * c[head * dim + i];
-      if (head < e_.key_heads) squares *= dim;
-      for (std::size_t i = 0; i < dim; ++i) c[head * dim + i] /= std::sqrt(squares);
-    }
-    out.assign(e_.value_dim, 0);
-    sums.assign(e_.heads, 0);
-    for (std::size_t head = 0; head < e_.heads; ++head) {
-      const double* q = &c[head * e_.key_heads / e_.heads * dim];
-      const double* k = q + e_.key_dim;
-      const float* z = &projected[e_.channels];
-      const double beta = 1 / (1 + std::exp(-double{z[e_.value_dim + head]}));
-      const double a = z[e_.value_dim + e_.heads + head];
-      const double decay =
-          std::exp(-std::exp(double{layer_.a_log[head]}) * std::log1p(std::exp(a + layer_.dt_bias[head])));
-      for (std::size_t j = 0; j < dim; ++j) {
-        const std::size_t value = head * dim + j;
-        double* s = &state_[value * dim];
-        double update = c[2 * e_.key_dim + value];
-        for (std::size_t i = 0; i < dim; ++i) {
-          s[i] *= decay;
-          update -= s[i] * k[i];
-        }
-        double o = 0;
-        for (std::size_t i = 0; i < dim; ++i) {
-          s[i] += k[i] * beta * update;
-          o += s[i] * q[i];
-        }
-        sums[head] += o * o;
-        out[value] = o * layer_.norm[j] * silu(z[value]);
-      }
-    }
-  }
-  const std::vector<double>& state() const { return state_; }
-
- private:
-  static double silu(double x) { return x / (1 + std::exp(-x)); }
-
-  const Extents& e_;
-  const Layer& layer_;
-  std::vector<double> state_;  // [head][value][key]
-  std::deque<std::vector<double>> inputs_;
 };
 
 /// Slots of one layer on the device.
@@ -176,7 +78,7 @@ class Slots {
 
   Gpu& gpu_;
   const Layer& layer_;
-  Extents e_;
+  DeltaExtents e_;
   std::unique_ptr<Buffer> states_;
   std::unique_ptr<Buffer> windows_;
   std::unique_ptr<Buffer> slots_;
@@ -207,7 +109,7 @@ class DeltaStep : public testing::TestWithParam<Shape> {
     return sums;
   }
 
-  Extents e{GetParam()};
+  DeltaExtents e{GetParam()};
   Gpu gpu{GetParam()};
   Layer layer{gpu, e};
 };
@@ -216,7 +118,7 @@ class DeltaStep : public testing::TestWithParam<Shape> {
 // products are known to a few units of the last place, 6e-8, of the largest values.
 TEST_P(DeltaStep, FollowsTheRecurrence) {
   Slots slots(gpu, layer, GetParam(), 2);
-  Recurrence recurrence(e, layer);
+  DeltaRecurrence recurrence(e, layer);
   const unsigned slot = 1;
   std::vector<double> out;
   std::vector<double> sums;
@@ -288,7 +190,7 @@ TEST_P(DeltaStep, RowsThatAreNotLiveChangeNothing) {
 // Gates that are shut, wide open or far off, and keys of zeros, give what they should and no NaN.
 TEST_P(DeltaStep, TakesExtremeInputs) {
   Slots slots(gpu, layer, GetParam(), 1);
-  Recurrence recurrence(e, layer);
+  DeltaRecurrence recurrence(e, layer);
   std::vector<double> out;
   std::vector<double> sums;
   for (unsigned position = 0; position < 3; ++position) {
