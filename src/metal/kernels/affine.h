@@ -43,6 +43,7 @@ struct Codes {
   enum : uint {
     chunk_columns = 128 / BITS,
     chunk_quads = chunk_columns / 4,
+    group_chunks = uint(group) / chunk_columns,
   };
   static_assert(BITS == 4 || BITS == 8, "the checkpoint has no others");
 
