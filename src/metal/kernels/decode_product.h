@@ -41,6 +41,12 @@ inline void add(thread Sums<ROWS, R>& sums, thread const Sums<ROWS, R>& parts) {
 
 inline float sum_of(float4 x) { return (x.x + x.y) + (x.z + x.w); }
 
+/// A row of a matrix.
+template <uint BITS, uint COLUMNS>
+struct Row {
+  enum : uint { chunks = COLUMNS / Codes<BITS>::chunk_columns };
+};
+
 /// A chunk of ROWS rows.
 template <uint ROWS>
 struct Chunk {
@@ -53,7 +59,7 @@ struct Chunk {
 template <uint BITS, uint COLUMNS, uint ROWS>
 inline void load(thread Chunk<ROWS>& chunk, uint i, thread const Matrix& matrix, uint row, uint index) {
   const uint place = row * (COLUMNS / group) + index / Codes<BITS>::group_chunks;
-  chunk.words[i] = matrix.words[row * (COLUMNS / Codes<BITS>::chunk_columns) + index];
+  chunk.words[i] = matrix.words[row * Row<BITS, COLUMNS>::chunks + index];
   chunk.scales[i] = bf16_to_float(matrix.scales[place]);
   chunk.biases[i] = bf16_to_float(matrix.biases[place]);
 }
@@ -103,7 +109,7 @@ inline void multiply(thread Sums<ROWS, R>& parts,
 template <uint BITS, uint COLUMNS, uint LANES, uint ROWS, uint R>
 inline void add_product(
     thread Sums<ROWS, R>& sums, thread const Matrix& matrix, uint row, device const float* x, uint place) {
-  const uint chunks = COLUMNS / Codes<BITS>::chunk_columns;
+  const uint chunks = Row<BITS, COLUMNS>::chunks;
 #pragma clang loop unroll(full)
   for (uint first = 0; first < chunks; first += LANES) {
     const uint index = first + place;

@@ -19,7 +19,7 @@ inline void swiglu_product(thread Sums<ROWS, R>& inner,
                            device const float* u,
                            thread const NormScales<R>& norm,
                            uint lane) {
-  const uint chunks = hidden / Codes<4>::chunk_columns;
+  const uint chunks = Row<4, hidden>::chunks;
   Sums<2 * ROWS, R> sums;  // of gate, then of up
   clear(sums);
 #pragma clang loop unroll(full)

@@ -28,7 +28,7 @@ using namespace calla_kernels;
 enum : uint {
   up_rows = 2,  // of G and of U at once
   simd_up_rows = uint(experts_up_rows) / (experts_up_threads / 32),
-  down_products = uint(experts_per_token) + 1,
+  down_products = uint(experts_per_token) + 1,  // the last is the shared expert's
   simd_products = down_products / (experts_down_threads / 32),
   down_lanes = 16,  // that share a row
   down_rows = uint(experts_down_rows) / (32 / down_lanes),
@@ -145,7 +145,7 @@ kernel void experts_down(device const uint4* words [[buffer(0)]],  // [experts][
 #pragma clang loop unroll(full)
     for (uint i = 0; i < experts_per_token; ++i)
       sum = fma(route.share[i], results[i * experts_down_rows + lane], sum);
-    sum = fma(route.shared, results[experts_per_token * experts_down_rows + lane], sum);
+    sum = fma(route.shared, results[(down_products - 1) * uint(experts_down_rows) + lane], sum);
   }
   add_to_stream(Stream{h, gain, u, square_sums}, row, first + lane % experts_down_rows, sum, taken);
 }

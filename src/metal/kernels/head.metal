@@ -20,6 +20,7 @@ using namespace calla_kernels;
 enum : uint {
   simds = uint(head_threads) / 32,
   simd_rows = uint(head_rows) / simds,
+  head_tiles = uint(vocabulary) / head_rows,
 };
 static_assert(simd_rows <= 32, "a lane keeps one result");
 constant float no_logit = -3.4e38f;
@@ -78,7 +79,7 @@ kernel void head(device const uint4* words [[buffer(0)]],  // [vocabulary][hidde
   uint best = thread_index * simds;
   for (uint i = best + 1; i < (thread_index + 1) * simds; ++i)
     if (best_logits[i] > best_logits[best]) best = i;
-  device Peak& peak = peaks[args.slots[thread_index] * (vocabulary / head_rows) + threadgroup_index.x];
+  device Peak& peak = peaks[args.slots[thread_index] * head_tiles + threadgroup_index.x];
   peak.logit = best_logits[best];
   peak.token = best_tokens[best];
 }

@@ -26,7 +26,7 @@ enum : uint {
 };
 static_assert(mixer_out_rows == uint(square_columns), "a threadgroup has the columns of one sum of squares");
 static_assert(delta_value_heads <= 32, "a lane has the scale of one head");
-static_assert(delta_value_dim / Codes<4>::chunk_columns % 32 == 0, "each lane has a chunk of every step");
+static_assert(Row<4, delta_value_dim>::chunks % 32 == 0, "each lane has a chunk of every step");
 
 /// Adds the threadgroup's results to its columns of h. results: mixer_out_rows * R floats.
 template <uint R>
@@ -83,7 +83,7 @@ kernel void delta_out(device const uint4* words [[buffer(0)]],  // [hidden][delt
   Sums<simd_rows, R> sums;
   clear(sums);
 #pragma clang loop unroll(full)
-  for (uint step = 0; step < delta_value_dim / Codes<4>::chunk_columns; step += 32) {
+  for (uint step = 0; step < Row<4, delta_value_dim>::chunks; step += 32) {
     const uint index = step + lane;
     Chunk<simd_rows> chunk;
 #pragma clang loop unroll(full)
