@@ -16,47 +16,42 @@ enum : uint { short_list = 64 };  // tried first where not top_k, but masses say
 inline Share top_p_share(device const SlotSampling& s) { return Share{s.top_p, 0U}; }
 
 /// The most probable token, the lowest id among equals.
-struct Lowest {
-  uint key;
-  uint token;  // ~id, 0: none
+struct LowestId {
+  uint peak;
+  uint inverse;  // ~id; 0: none
 
-  void operator()(uint other, uint id) {
-    if (other == key) token = max(token, ~id);
+  void operator()(uint key, uint token) {
+    if (key == peak) inverse = max(inverse, ~token);
   }
 };
-inline uint most_probable(thread const Row& row, uint key, thread const Block& block) {
-  Lowest visit{key, 0};
-  each_value(row, key, visit, block);
-  return ~block_max(visit.token, block);
+inline uint most_probable(thread const Row& row, uint peak, thread const Block& block) {
+  LowestId visit{peak, 0};
+  each_value(row, peak, visit, block);
+  return ~block_max(visit.inverse, block);
 }
 
-/// Sums of weights of a thread's groups.
-inline ulong thread_mass(thread const Row& row, device const float* sums, thread const Block& block) {
-  ulong mass = 0;
-  for (uint i = 0; i < thread_groups; ++i) {
-    if (row.peaks[i] != 0)
-      mass += group_mass(row.peaks[i], sums[block.thread_index * thread_groups + i], row.weights);
-  }
-  return mass;
-}
-
-/// Among all tokens, by id: first the group, by the sums of its tokens' weights, then the token.
+/// Among all tokens, by id: first the group, by the sums of its tokens' weights, then the token. A thread
+/// looks after neighbouring groups.
 inline uint draw_by_id(thread const Row& row,
+                       device const float* peaks,
                        device const float* sums,
                        Share random,
                        thread const Block& block) {
-  const Prefix mass = block_prefix(thread_mass(row, sums, block), block);
+  const uint first = block.thread_index * thread_groups;
+  const uint end = min(first + thread_groups, (row.count + head_rows - 1) / head_rows);
+  ulong mine = 0;
+  for (uint g = first; g < end; ++g) mine += group_mass(peaks[g], sums[g], row.weights);
+  const Prefix mass = block_prefix(mine, block);
   const ulong target = share_of(mass.total, random) + 1;
   uint chosen = 0;
   ulong rest = 0;  // of the target, within the group
   const bool is_mine = reaches(mass, target);
   if (is_mine) {
     ulong before = mass.before;
-    for (uint i = 0; i < thread_groups; ++i) {
-      const uint group = block.thread_index * thread_groups + i;
-      const ulong of_group = row.peaks[i] != 0 ? group_mass(row.peaks[i], sums[group], row.weights) : 0UL;
+    for (uint g = first; g < end; ++g) {
+      const ulong of_group = group_mass(peaks[g], sums[g], row.weights);
       if (before < target && target <= before + of_group) {
-        chosen = group;
+        chosen = g;
         rest = target - before;
       }
       before += of_group;
@@ -156,15 +151,15 @@ inline uint draw_deep(thread const Row& row,
                       thread const Ranking& ranking,
                       thread const Block& block) {
   ulong bound = 0;
-  if (s.top_k > 0) bound = select<Measure::tokens>(row, all_digits, s.top_k, ranking, block).entry;
+  if (s.top_k > 0) bound = select_entry<Measure::tokens>(row, all_digits, s.top_k, ranking, block).entry;
   ulong kept = mass_from(row, bound, false, s, block);
   if ((s.use & use_top_p) != 0) {
     const ulong reach = max(share_of(kept, top_p_share(s)), 1UL);
-    kept = select<Measure::mass>(row, all_digits, reach, ranking, block).through;
+    kept = select_entry<Measure::mass>(row, all_digits, reach, ranking, block).through;
   }
   if ((s.use & use_min_p) != 0) kept = min(kept, mass_from(row, 0, true, s, block));
   return entry_token(
-      select<Measure::mass>(row, all_digits, share_of(kept, random) + 1, ranking, block).entry);
+      select_entry<Measure::mass>(row, all_digits, share_of(kept, random) + 1, ranking, block).entry);
 }
 
 }  // namespace calla_kernels

@@ -75,7 +75,7 @@ kernel void sample_draw(device const float* logits [[buffer(0)]],       // [slot
   if ((use & use_greedy) != 0) {
     token = most_probable(row, peak, block);
   } else if ((use & use_ranked) == 0) {
-    token = draw_by_id(row, group_sums + slot * groups, random, block);
+    token = draw_by_id(row, group_peaks + slot * groups, group_sums + slot * groups, random, block);
   } else {
     ulong all = 0;
     if ((use & use_sums) != 0)

@@ -19,7 +19,7 @@ namespace calla_kernels {
 
 enum : uint {
   groups = uint(vocabulary) / head_rows,
-  thread_groups = (uint(groups) + sample_threads - 1) / sample_threads,  // neighbouring ones, of a thread
+  thread_groups = (uint(groups) + sample_threads - 1) / sample_threads,
   group_pairs = head_rows / 2,
   list_size = sample_threads,
   digit_bits = 9,
@@ -34,7 +34,7 @@ static_assert(uint(all_digits) * digit_bits == entry_bits, "digits are whole");
 struct Row {
   device const float* values;
   uint count;                 // ids from here on are not there
-  uint peaks[thread_groups];  // keys; 0: no such group
+  uint peaks[thread_groups];  // keys, of groups i * sample_threads + thread_index; 0: no such group
   Weights weights;
 };
 
@@ -55,7 +55,7 @@ inline void each_value(thread const Row& row, uint bound, thread Visitor& visit,
     const uint peak = row.peaks[i];
     uint owners = simd_or(peak != 0 && peak >= bound ? 1U << block.lane : 0U);
     while (owners != 0) {
-      const uint group = (block.simd * 32 + ctz(owners)) * thread_groups + i;
+      const uint group = i * sample_threads + block.simd * 32 + ctz(owners);
       owners &= owners - 1;
       const uint token = group * head_rows + 2 * block.lane;
       const float2 pair = pairs[group * group_pairs + block.lane];
@@ -65,7 +65,7 @@ inline void each_value(thread const Row& row, uint bound, thread Visitor& visit,
   }
 }
 
-/// What select() counts.
+/// What select_entry() counts.
 enum class Measure { peaks, tokens, mass };
 
 /// Adds entries with the right upper digits to the histogram of the next one.
@@ -97,11 +97,11 @@ struct Selected {
 /// The largest entry for which the entries from it up come to `target`, which is above 0; the smallest one if
 /// all of them do not.
 template <Measure measure>
-inline Selected select(thread const Row& row,
-                       uint digits,
-                       ulong target,
-                       thread const Ranking& ranking,
-                       thread const Block& block) {
+inline Selected select_entry(thread const Row& row,
+                             uint digits,
+                             ulong target,
+                             thread const Ranking& ranking,
+                             thread const Block& block) {
   Selected selected{0, 0};
   for (uint digit = 0; digit < digits; ++digit) {
     const uint shift = entry_bits - digit_bits * (digit + 1);
@@ -111,7 +111,7 @@ inline Selected select(thread const Row& row,
     Tally<measure> tally{ranking, row.weights, selected.entry, shift};
     if (measure == Measure::peaks) {
       for (uint i = 0; i < thread_groups; ++i) {
-        if (row.peaks[i] != 0) tally(row.peaks[i], block.thread_index * thread_groups + i);
+        if (row.peaks[i] != 0) tally(row.peaks[i], i * sample_threads + block.thread_index);
       }
     } else {
       each_value(row, entry_key(selected.entry), tally, block);
@@ -164,16 +164,18 @@ inline uint gather(thread const Row& row,
   return atomic_load_explicit(ranking.size, memory_order_relaxed);
 }
 
-/// Lists the most probable tokens in their order: `count` of them, or all there are, or some more. Returns
+/// Lists the most probable tokens in their order: `count` of them, or some more, or all there are. Returns
 /// how many. count: at most list_size.
 inline uint rank_largest(thread const Row& row,
                          uint count,
                          thread const Ranking& ranking,
                          thread const Block& block) {
-  const ulong bound = select<Measure::peaks>(row, bound_digits, count, ranking, block).entry;
+  const ulong bound = select_entry<Measure::peaks>(row, bound_digits, count, ranking, block).entry;
   uint size = gather(row, bound, ranking, block);
-  if (size > list_size) {  // many equal ones, or groups of many large ones
-    const ulong exact = select<Measure::tokens>(row, all_digits, count, ranking, block).entry;
+  // Too many where values are equal, or large ones neighbours; too few where there are fewer groups than
+  // that.
+  if (size > list_size || size < min(count, row.count)) {
+    const ulong exact = select_entry<Measure::tokens>(row, all_digits, count, ranking, block).entry;
     size = gather(row, exact, ranking, block);
   }
   // An entry's place is the number of larger ones: lists are short.

@@ -46,7 +46,7 @@ kernel void sample_report(device const float* logits [[buffer(0)]],    // [slots
   load_peaks(row, peaks + slot * groups, block);
   bool is_fault = false;
   for (uint i = 0; i < thread_groups; ++i) {
-    const uint at = thread_index * thread_groups + i;
+    const uint at = i * sample_threads + thread_index;
     if (at < groups) is_fault = is_fault || !is_finite(raw_sums[slot * groups + at]);
   }
   const uint peak = max(peak_key(row, block), block_max(is_fault ? fault_key : 0U, block));

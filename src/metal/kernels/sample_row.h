@@ -31,7 +31,7 @@ inline void load_peaks(thread Row& row, device const Peak* peaks, thread const B
   const bool is_cut = row.count % head_rows != 0;
   const uint cut = is_cut ? cut_peak(row.values, row.count, block.lane) : 0U;
   for (uint i = 0; i < thread_groups; ++i) {
-    const uint group = block.thread_index * thread_groups + i;
+    const uint group = i * sample_threads + block.thread_index;
     row.peaks[i] = group < groups ? group_key(peaks[group].logit, group, row.count) : 0U;
     if (is_cut && group == row.count / head_rows && row.peaks[i] != fault_key) row.peaks[i] = cut;
   }
@@ -40,7 +40,7 @@ inline void load_peaks(thread Row& row, device const Peak* peaks, thread const B
 /// The same, of those that sample_scan has written.
 inline void load_peaks(thread Row& row, device const float* peaks, thread const Block& block) {
   for (uint i = 0; i < thread_groups; ++i) {
-    const uint group = block.thread_index * thread_groups + i;
+    const uint group = i * sample_threads + block.thread_index;
     row.peaks[i] = group < groups ? group_key(peaks[group], group, row.count) : 0U;
   }
 }
@@ -52,10 +52,19 @@ inline uint peak_key(thread const Row& row, thread const Block& block) {
   return block_max(key, block);
 }
 
-/// The weight of a group's tokens together, by its peak and the sum of their weights relative to it.
-inline ulong group_mass(uint peak, float sum, Weights weights) {
-  if (peak == 0) return 0;
-  return mass_of(sum * weight(key_value(peak) - weights.peak, weights.scale));
+/// The weights of a group's tokens together, by its peak and the sum of the weights relative to it.
+inline ulong group_mass(float peak, float sum, Weights weights) {
+  return mass_of(sum * weight(peak - weights.peak, weights.scale));
+}
+
+/// Those of all of a thread's groups.
+inline ulong thread_mass(thread const Row& row, device const float* sums, thread const Block& block) {
+  ulong mass = 0;
+  for (uint i = 0; i < thread_groups; ++i) {
+    if (row.peaks[i] != 0)
+      mass += group_mass(key_value(row.peaks[i]), sums[i * sample_threads + block.thread_index], row.weights);
+  }
+  return mass;
 }
 
 }  // namespace calla_kernels

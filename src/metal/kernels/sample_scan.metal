@@ -68,7 +68,7 @@ kernel void sample_scan(device const float2* logits [[buffer(0)]],  // [slots][v
   const uint slot = rows.slots[group.y];
   device const SlotSampling& s = sampling[slot];
   const uint part = group.x * (scan_threads / 32) + simd;  // of the groups of 64 tokens
-  const uint place = slot * (vocabulary / head_rows) + part;
+  const uint place = slot * (uint(vocabulary) / head_rows) + part;
   const uint pair = part * (head_rows / 2) + lane;
   const uint token = 2 * pair;
   const float2 raw = logits[slot * (vocabulary / 2) + pair];
