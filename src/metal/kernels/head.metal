@@ -38,7 +38,7 @@ kernel void head(device const uint4* words [[buffer(0)]],  // [vocabulary][hidde
                  uint thread_index [[thread_index_in_threadgroup]],
                  uint simd [[simdgroup_index_in_threadgroup]],
                  uint lane [[thread_index_in_simdgroup]]) {
-  TG_ARRAY(float, best_logits, R* simds);
+  TG_ARRAY(float, best_logits, uint(simds) * R);
   TG_ARRAY(uint, best_tokens, R * simds);
   const uint rows = RowsAtOnce<R>::value;
   const uint first = threadgroup_index.x * head_rows + simd * simd_rows;

@@ -63,7 +63,7 @@ kernel void delta_out(device const uint4* words [[buffer(0)]],  // [hidden][delt
                       uint3 threadgroup_index [[threadgroup_position_in_grid]],
                       uint simd [[simdgroup_index_in_threadgroup]],
                       uint lane [[thread_index_in_simdgroup]]) {
-  TG_ARRAY(float, results, mixer_out_rows* R);
+  TG_ARRAY(float, results, uint(mixer_out_rows) * R);
   const uint first = threadgroup_index.x * mixer_out_rows;
   const uint row = first + simd * simd_rows;
   const Matrix matrix = {words, scales, biases};
@@ -115,7 +115,7 @@ kernel void attention_out(device const uint4* words [[buffer(0)]],  // [hidden][
                           uint3 threadgroup_index [[threadgroup_position_in_grid]],
                           uint simd [[simdgroup_index_in_threadgroup]],
                           uint lane [[thread_index_in_simdgroup]]) {
-  TG_ARRAY(float, results, mixer_out_rows* R);
+  TG_ARRAY(float, results, uint(mixer_out_rows) * R);
   const uint first = threadgroup_index.x * mixer_out_rows;
   const Matrix matrix = {words, scales, biases};
   Sums<simd_rows, R> sums;
