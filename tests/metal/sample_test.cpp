@@ -1,5 +1,7 @@
 #include <algorithm>
 #include <cmath>
+#include <cstdint>
+#include <cstring>
 #include <limits>
 #include <string>
 #include <utility>
@@ -8,6 +10,7 @@
 #include <gtest/gtest.h>
 
 #include "base/error.h"
+#include "metal/kernels/decode_grids.h"
 #include "metal/recorder.h"
 #include "metal/sample_slots.h"
 #include "metal/sample_support.h"
@@ -420,6 +423,42 @@ TEST(MetalSample, ALogitThatIsNotFiniteIsAFault) {
         EXPECT_TRUE(drawn[1].has_token) << i;
       }
     }
+  }
+}
+
+// What tells kernels that look at peaks alone of such a logit.
+TEST(MetalSample, TheHeadMarksLogitsThatAreNotFinite) {
+  const auto device = simulation::make_device({.shape = demo});
+  const auto hidden = static_cast<std::size_t>(demo.hidden);
+  const auto vocabulary = static_cast<std::size_t>(demo.vocabulary);
+  const auto zeros = [&](std::size_t bytes) {
+    auto buffer = device->allocate(bytes, Hazards::tracked);
+    std::memset(buffer->bytes().data(), 0, bytes);
+    return buffer;
+  };
+  const auto words = zeros(vocabulary * hidden / 2);
+  const auto scales = zeros(vocabulary * hidden / 64 * sizeof(std::uint16_t));
+  const auto biases = zeros(vocabulary * hidden / 64 * sizeof(std::uint16_t));
+  const auto u = zeros(hidden * sizeof(float));
+  const auto square_sums = zeros(hidden / square_columns * sizeof(float));
+  const auto logits = zeros(vocabulary * sizeof(float));
+  const auto peaks = zeros(vocabulary / head_rows * sizeof(Peak));
+  std::fill(u->as<float>().begin(), u->as<float>().end(), 1.0F);
+  constexpr std::size_t bad = 1234;
+  const auto head = device->pipeline("head_1", head_threads);
+  for (const int value : {0x7FC0, 0xFFC0, 0x7F80, 0xFF80}) {  // NaN and infinity, of both signs
+    biases->as<std::uint16_t>()[bad * hidden / 64] = static_cast<std::uint16_t>(value);
+    const auto pass = device->begin();
+    pass->dispatch(*head,
+                   {View(words), View(scales), View(biases), View(u), View(square_sums), View(logits),
+                    View(peaks), constants(StepRows{{0, no_slot, no_slot, no_slot}})},
+                   {static_cast<std::uint32_t>(vocabulary / head_rows)});
+    pass->commit();
+    pass->wait();
+    for (std::size_t i = 0; i < vocabulary; ++i)
+      EXPECT_EQ(std::isfinite(logits->as<float>()[i]), i != bad) << i;
+    for (std::size_t group = 0; group < vocabulary / head_rows; ++group)
+      EXPECT_EQ(std::isfinite(peaks->as<Peak>()[group].logit), group != bad / head_rows) << group;
   }
 }
 

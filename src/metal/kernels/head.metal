@@ -1,7 +1,8 @@
 // The logits of the decode pass's rows.
 //
 //   logits[slot of r] = W u[r] / sqrt(mean h[r]^2 + 1e-6)
-//   peaks[slot of r][rows / head_rows] = the largest of head_rows neighbours, the lowest id among equals
+//   peaks[slot of r][rows / head_rows] = the largest of head_rows neighbours, the lowest id among equals;
+//                                        infinite where one of them is not finite
 //
 // 128 threads, 16 rows of W a SIMD-group, of which lane i keeps the i-th result; R rows of u. Rows without a
 // slot write nothing. Float32 throughout. Moves the weights once (35B: 286 MB); u comes from caches. Live
@@ -12,6 +13,7 @@
 #include "metal/kernels/arguments.h"
 #include "metal/kernels/decode_grids.h"
 #include "metal/kernels/decode_product.h"
+#include "metal/kernels/finite.h"
 #include "metal/kernels/shape.h"
 
 using namespace metal;
@@ -63,8 +65,10 @@ kernel void head(device const uint4* words [[buffer(0)]],  // [vocabulary][hidde
 
 #pragma clang loop unroll(full)
   for (uint r = 0; r < R; ++r) {
-    const float best = simd_max(own[r]);
-    const uint token = simd_min(own[r] == best ? first + lane : uint(vocabulary));
+    // A maximum passes over NaN.
+    const float counted = is_finite(own[r]) ? own[r] : as_type<float>(0x7f800000U);
+    const float best = simd_max(counted);
+    const uint token = simd_min(counted == best ? first + lane : uint(vocabulary));
     if (lane == 0) {
       best_logits[r * simds + simd] = best;
       best_tokens[r * simds + simd] = token;

@@ -52,7 +52,7 @@ kernel void sample_report(device const float* logits [[buffer(0)]],    // [slots
   const uint peak = max(peak_key(row, block), block_max(is_fault ? fault_key : 0U, block));
   if (peak == fault_key) return;  // sample_draw says so
 
-  row.weights = Weights{key_value(peak), natural_scale};
+  row.weights = Weights{key_value(peak), natural_scale()};
   const ulong mass = block_prefix(thread_mass(row, raw_sums + slot * groups, block), block).total;
   if (thread_index == 0) {
     report.peak = row.weights.peak;

@@ -95,7 +95,7 @@ kernel void sample_scan(device const float2* logits [[buffer(0)]],  // [slots][v
     if (lane == 0) group_sums[place] = sum;
   }
   if ((s.use & use_logprobs) != 0) {
-    const float sum = sum_weights(raw, peaks[place].logit, natural_scale);
+    const float sum = sum_weights(raw, peaks[place].logit, natural_scale());
     if (lane == 0) raw_sums[place] = is_fault ? fault : sum;
   }
 }

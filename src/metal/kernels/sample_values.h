@@ -6,6 +6,7 @@
 #pragma once
 #include <metal_stdlib>
 
+#include "metal/kernels/finite.h"
 #include "metal/kernels/sample_arguments.h"
 #include "metal/kernels/shape.h"
 
@@ -22,8 +23,6 @@ static_assert(uint(vocabulary) <= token_mask, "an entry has room for a token");
 static_assert(uint(vocabulary) <= 1U << 18, "the sum of all weights fits 64 bits");
 
 constant float no_value = -1e30f;  // of a token that is never drawn
-
-inline bool is_finite(float value) { return (as_type<uint>(value) & 0x7f800000U) != 0x7f800000U; }
 
 /// An integer in the order of the floats, above 0. Zeros are equal.
 inline uint order_key(float value) {
@@ -44,7 +43,7 @@ struct Scale {
   float high;
   float low;
 };
-constant Scale natural_scale{1.44269502f, 1.92596299e-8f};
+inline Scale natural_scale() { return Scale{1.44269502f, 1.92596299e-8f}; }  // temperature 1
 
 /// 2^(scale * distance) for a distance <= 0, to about an ulp: a Taylor series on [-1/2, 1/2], so that chips
 /// do not differ. A large distance would cost digits of the product, which is kept in two floats.
