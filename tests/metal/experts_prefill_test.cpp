@@ -1,12 +1,11 @@
 #include <algorithm>
-#include <array>
 #include <cmath>
-#include <set>
 #include <string>
 #include <vector>
 
 #include <gtest/gtest.h>
 
+#include "metal/expert_rows.h"
 #include "metal/kernels/arguments.h"
 #include "metal/kernels/prefill_arguments.h"
 #include "metal/prefill_support.h"
@@ -15,64 +14,6 @@ namespace calla::metal {
 namespace {
 
 using namespace calla_kernels;
-
-/// The experts of a stack that the tests send rows to; the kernels see only these.
-constexpr unsigned used_experts = 9;
-
-/// Rows, and where they go.
-struct Rows {
-  Rows(const Shape& shape, unsigned row_count, unsigned seed)
-      : count(row_count),
-        hidden(static_cast<unsigned>(shape.hidden)),
-        x(normal_values(index(row_count) * hidden, 0, 1, seed)),
-        routes(row_count) {
-    std::mt19937 random(seed);
-    for (Route& route : routes) {
-      std::array<unsigned, used_experts> ids{};
-      for (unsigned e = 0; e < used_experts; ++e) ids.at(e) = e;
-      std::shuffle(ids.begin(), ids.end(), random);
-      std::copy_n(ids.begin(), 8, route.expert);
-      for (float& share : route.share) share = static_cast<float>(random() % 1000) / 4000.0F;
-      route.shared = static_cast<float>(random() % 1000) / 1000.0F;
-    }
-  }
-
-  unsigned count;
-  unsigned hidden;
-  std::vector<float> x;
-  std::vector<Route> routes;
-};
-
-/// The pairs by expert, and their blocks, on the device.
-struct Groups {
-  Groups(Gpu& gpu, const Rows& rows, const Shape& shape, unsigned tile_rows) : tile(tile_rows) {
-    places = group_blocks(rows.count, tile, static_cast<unsigned>(shape.experts));
-    pairs = gpu.room<unsigned>(8 * index(rows.count));
-    blocks = gpu.room<Block>(places);
-    gpu.run("sort_pairs", sort_threads,
-            {gpu.upload(rows.routes), pairs, blocks, constants(SortArguments{rows.count, tile, places})},
-            Grid{1});
-  }
-
-  unsigned tile;
-  unsigned places;
-  std::unique_ptr<Buffer> pairs;
-  std::unique_ptr<Buffer> blocks;
-};
-
-/// silu(gate) * up of one row, and what it may be off by: each factor as its sum may be, silu's slope is
-/// below 1.1, and exp, the quotient and the product round.
-struct Gated {
-  Gated(std::span<const float> x, const TestMatrix& gate, const TestMatrix& up, unsigned row) {
-    const Dot g(x, gate.row(row));
-    const Dot u(x, up.row(row));
-    value = silu_of(g.value) * u.value;
-    tolerance = 1.1 * g.tolerance * std::abs(u.value) + std::abs(silu_of(g.value)) * u.tolerance +
-                2e-6 * std::abs(value);
-  }
-  double value;
-  double tolerance;
-};
 
 class ExpertsPrefill : public testing::TestWithParam<Shape> {
  protected:
@@ -97,13 +38,7 @@ TEST_P(ExpertsPrefill, GateAndUpOfGatheredRows) {
             {gates.words, gates.scales, gates.biases, ups.words, ups.scales, ups.biases, gpu.upload(rows.x),
              groups.pairs, groups.blocks, inner},
             Grid{groups.places, columns / gate_up_columns});
-    // By pair, and only what was computed.
-    std::vector<float> by_pair(8 * index(rows.count) * columns);
-    const std::vector<unsigned> pairs = values_of<unsigned>(groups.pairs);
-    for (std::size_t s = 0; s < pairs.size(); ++s)
-      std::copy_n(inner->as<float>().begin() + static_cast<std::ptrdiff_t>(s * width), columns,
-                  by_pair.begin() + static_cast<std::ptrdiff_t>(pairs[s] * columns));
-    return by_pair;
+    return scattered(inner, width, columns, values_of<unsigned>(groups.pairs));
   };
 
   const Rows rows(shape, shape == demo ? 70 : 19, 3);  // more than a tile of 32 for some, ragged ones for all
@@ -132,20 +67,12 @@ TEST_P(ExpertsPrefill, DownToThePlacesOfThePairs) {
   std::vector<float> results;
   for (const unsigned tile : {16U, 32U}) {
     const Groups groups(gpu, rows, shape, tile);
-    std::vector<float> inner(by_pair.size());
-    const std::vector<unsigned> pairs = values_of<unsigned>(groups.pairs);
-    for (std::size_t s = 0; s < pairs.size(); ++s)
-      std::copy_n(by_pair.begin() + static_cast<std::ptrdiff_t>(index(pairs[s]) * width), width,
-                  inner.begin() + static_cast<std::ptrdiff_t>(s * width));
+    const std::vector<float> inner = gathered(by_pair, width, values_of<unsigned>(groups.pairs));
     const auto out = gpu.room<float>(8 * index(rows.count) * hidden);
     gpu.run("experts_down_rows_" + std::to_string(tile), gemm_threads,
             {downs.words, downs.scales, downs.biases, gpu.upload(inner), groups.pairs, groups.blocks, out},
             Grid{groups.places, columns / gemm_columns});
-    std::vector<float> computed;
-    for (unsigned p = 0; p < 8 * rows.count; ++p) {
-      const auto first = out->as<float>().begin() + static_cast<std::ptrdiff_t>(index(p) * hidden);
-      computed.insert(computed.end(), first, first + columns);
-    }
+    const std::vector<float> computed = first_columns(out, 8 * index(rows.count), hidden, columns);
     if (tile == 16) {
       results = computed;
     } else {
@@ -177,11 +104,7 @@ TEST_P(ExpertsPrefill, SharedExpertsGateAndUp) {
             {gates.words, gates.scales, gates.biases, ups.words, ups.scales, ups.biases, gpu.upload(last),
              inner, constants(RowsArguments{rows})},
             Grid{tiles(rows, tile), columns / gate_up_columns});
-    std::vector<float> computed;
-    for (unsigned t = 0; t < rows; ++t) {
-      const auto first = inner->as<float>().begin() + static_cast<std::ptrdiff_t>(index(t) * shared_width);
-      computed.insert(computed.end(), first, first + columns);
-    }
+    const std::vector<float> computed = first_columns(inner, rows, shared_width, columns);
     if (whole.empty()) {
       whole = computed;
     } else {

@@ -1,4 +1,3 @@
-#include <array>
 #include <string>
 #include <vector>
 
@@ -6,61 +5,12 @@
 
 #include "metal/kernels/prefill_arguments.h"
 #include "metal/prefill_support.h"
+#include "metal/side_by_side.h"
 
 namespace calla::metal {
 namespace {
 
 using namespace calla_kernels;
-
-/// Some matrices side by side as a kernel is given them.
-struct SideBySide {
-  SideBySide(Gpu& gpu, const std::vector<unsigned>& heights, unsigned columns) {
-    unsigned seed = 10;
-    for (const unsigned height : heights) {
-      matrices.emplace_back(height, columns, 4, seed++);
-      on_device.emplace_back(gpu, matrices.back());
-    }
-    unsigned end = 0;
-    for (std::size_t i = 0; i < 4; ++i) {
-      if (i < matrices.size()) end += matrices[i].rows;
-      ends.at(i) = end;
-    }
-  }
-
-  void run(Gpu& gpu, unsigned tile, const View& x, const View& out, unsigned rows) const {
-    const auto& m = on_device;
-    const auto at = [&](std::size_t i) -> const DeviceMatrix& { return m[std::min(i, m.size() - 1)]; };
-    const GemmProjectArguments args = {rows, matrices[0].columns, {ends[0], ends[1], ends[2], ends[3]}};
-    gpu.run("gemm_project_" + std::to_string(tile), gemm_threads,
-            {at(0).words, at(0).scales, at(0).biases, at(1).words, at(1).scales, at(1).biases, at(2).words,
-             at(2).scales, at(2).biases, at(3).words, at(3).scales, at(3).biases, x, out, constants(args)},
-            Grid{tiles(rows, tile), tiles(ends[3], gemm_columns)});
-  }
-
-  std::vector<float> row(unsigned output) const {
-    std::size_t matrix = 0;
-    while (output >= ends.at(matrix)) ++matrix;
-    return matrices[matrix].row(matrix == 0 ? output : output - ends.at(matrix - 1));
-  }
-
-  std::vector<TestMatrix> matrices;
-  std::vector<DeviceMatrix> on_device;
-  std::array<unsigned, 4> ends{};
-};
-
-void expect_product(const std::vector<float>& out, const std::vector<float>& x, const SideBySide& w,
-                    const std::vector<float>& before = {}) {
-  const std::size_t columns = w.matrices[0].columns;
-  const std::size_t outputs = w.ends[3];
-  for (unsigned n = 0; n < outputs; ++n) {
-    const std::vector<float> weights = w.row(n);
-    for (std::size_t t = 0; t < out.size() / outputs; ++t) {
-      const Dot expected(row_of(x, t, columns), weights);
-      const double added = before.empty() ? 0 : before[t * outputs + n];
-      ASSERT_NEAR(out[t * outputs + n], expected.value + added, expected.tolerance) << t << ' ' << n;
-    }
-  }
-}
 
 TEST(Gemm, ProjectsAllRowsToTheSameBitsInAnyNumberAndTile) {
   // What both models have side by side: heights that straddle tiles, b and a of 32 rows or 8.
@@ -77,7 +27,7 @@ TEST(Gemm, ProjectsAllRowsToTheSameBitsInAnyNumberAndTile) {
     constexpr unsigned most = 130;
     const std::vector<float> x = normal_values(index(most) * c.columns, 0.1F, 1, 3);
     const auto whole_out = gpu.room<float>(index(most) * outputs);
-    w.run(gpu, 64, gpu.upload(x), whole_out, most);
+    w.run(gpu, "gemm_project_64", 64, gpu.upload(x), whole_out, most);
     const std::vector<float> whole = values_of<float>(whole_out);
     expect_product(whole, x, w);
     for (const unsigned rows : {1U, 2U, 7U, 31U, 32U, 33U, 63U, 64U, 65U, 100U}) {
@@ -86,7 +36,7 @@ TEST(Gemm, ProjectsAllRowsToTheSameBitsInAnyNumberAndTile) {
         // The last ones of the rows, so that a row is in another place of its tile.
         const std::vector<float> some(x.end() - static_cast<std::ptrdiff_t>(rows * c.columns), x.end());
         const auto out = gpu.room<float>(index(rows) * outputs);
-        w.run(gpu, tile, gpu.upload(some), out, rows);
+        w.run(gpu, "gemm_project_" + std::to_string(tile), tile, gpu.upload(some), out, rows);
         EXPECT_TRUE(same_bits<float>(out->as<const float>(), std::span(whole).last(index(rows) * outputs)))
             << rows << " rows, tiles of " << tile;
       }

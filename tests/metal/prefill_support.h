@@ -1,6 +1,7 @@
 // What the tests of prefill's products and experts share: quantised matrices, and what their products must
 // be.
 #pragma once
+#include <bit>
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
@@ -73,16 +74,25 @@ struct DeviceMatrix {
   std::unique_ptr<Buffer> biases;
 };
 
+inline float round_to_bf16(float x) {
+  const auto bits = std::bit_cast<std::uint32_t>(x);
+  return std::bit_cast<float>((bits + 0x7fffU + (bits >> 16 & 1U)) & 0xffff0000U);
+}
+
+/// What a kernel multiplies.
+enum class Operands { exact, bfloat16 };
+
 /// A dot product in double, and what its float32 sum may be off by: no partial sum is larger than the sum of
 /// magnitudes m, and n roundings of up to m 2^-25 add up like a random walk, to sqrt(n) m 2^-25 = 1.4e-6 m at
 /// n = 2,048.
 struct Dot {
-  Dot(std::span<const float> x, std::span<const float> w) {
+  Dot(std::span<const float> x, std::span<const float> w, Operands operands = Operands::exact) {
     for (std::size_t i = 0; i < x.size(); ++i) {
-      value += double{x[i]} * w[i];
-      tolerance += std::abs(double{x[i]} * w[i]);
+      const double product = operands == Operands::exact ? double{x[i]} * w[i]
+                                                         : double{round_to_bf16(x[i])} * round_to_bf16(w[i]);
+      value += product;
+      tolerance += 2e-6 * std::abs(product);
     }
-    tolerance *= 2e-6;
   }
 
   double value = 0;

@@ -14,8 +14,9 @@
 //   tiles(hidden, gemm_columns)) shared_gate_up_R, R = 32, 64   gemm_threads   (tiles(T, R), shared_hidden /
 //   gate_up_columns)
 //
-// With tensor units gemm_tensor_project, gemm_tensor, gemm_tensor_add and shared_gate_up_tensor take the
-// place of those with R = 64, experts_gate_up_tensor and experts_down_rows_tensor of those with R = 32.
+// With tensor units gemm_tensor_project, gemm_tensor, gemm_tensor_add and shared_gate_up_tensor (tiles of 64
+// rows) take the place of both heights, and so do experts_gate_up_tensor and experts_down_rows_tensor (blocks
+// of 32): they round otherwise, and a row's result must not depend on the number of rows.
 #pragma once
 
 namespace calla_kernels {
