@@ -72,10 +72,10 @@ inline void multiply(thread Sums<ROWS, R>& parts,
                      uint index) {
   device const float4* quads = (device const float4*)x + index * Codes<BITS>::chunk_quads;
   float4 dots[ROWS][R];
-  float4 x_sums[R];
+  float x_sums[R];
 #pragma clang loop unroll(full)
   for (uint r = 0; r < R; ++r) {
-    x_sums[r] = float4(0.0f);
+    x_sums[r] = 0.0f;
 #pragma clang loop unroll(full)
     for (uint i = 0; i < ROWS; ++i) dots[i][r] = float4(0.0f);
   }
@@ -85,7 +85,7 @@ inline void multiply(thread Sums<ROWS, R>& parts,
 #pragma clang loop unroll(full)
     for (uint r = 0; r < R; ++r) {
       const float4 values = quads[r * (COLUMNS / 4) + quad];
-      x_sums[r] += values;
+      x_sums[r] += sum_of(values);
       factors[r] = values * Codes<BITS>::factors();
     }
 #pragma clang loop unroll(full)
@@ -96,12 +96,10 @@ inline void multiply(thread Sums<ROWS, R>& parts,
     }
   }
 #pragma clang loop unroll(full)
-  for (uint r = 0; r < R; ++r) {
-    const float x_sum = sum_of(x_sums[r]);
+  for (uint r = 0; r < R; ++r)
 #pragma clang loop unroll(full)
     for (uint i = 0; i < ROWS; ++i)
-      parts.of[i][r] = fma(chunk.scales[i], sum_of(dots[i][r]), chunk.biases[i] * x_sum);
-  }
+      parts.of[i][r] = fma(chunk.scales[i], sum_of(dots[i][r]), chunk.biases[i] * x_sums[r]);
 }
 
 /// Adds rows row .. row + ROWS - 1 of a matrix times x to the lane's sums: its chunks, every LANES-th from

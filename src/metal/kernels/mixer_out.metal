@@ -6,8 +6,8 @@
 // comes in delta_blocks parts. It multiplies a chunk's part of the result: a chunk lies in one head.
 //
 // 128 threads, two rows of W a SIMD-group, 8 columns of h a threadgroup; R rows of h. Float32 throughout.
-// Moves the weights once (35B: 4.7 MB), twice as much of `mixed` from caches for each row. Live floats a
-// thread: 35 of R = 1, 80 of R = 4. Bound by memory, and as all its levels by how soon it is reached.
+// Moves the weights once (35B: 4.7 MB), four times as much of `mixed` from caches for each row. Live floats a
+// thread: 35 of R = 1, 85 of R = 4. Bound by memory, and as all its levels by how soon it is reached.
 #include <metal_stdlib>
 
 #include "metal/kernels/affine.h"
