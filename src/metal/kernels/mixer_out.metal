@@ -7,7 +7,7 @@
 //
 // 128 threads, two rows of W a SIMD-group, 8 columns of h a threadgroup; R rows of h. Float32 throughout.
 // Moves the weights once (35B: 4.7 MB), four times as much of `mixed` from caches for each row. Live floats a
-// thread: 35 of R = 1, 85 of R = 4. Bound by memory, and as all its levels by how soon it is reached.
+// thread: 35 of R = 1, 85 of R = 4. Bound by memory.
 #include <metal_stdlib>
 
 #include "metal/kernels/affine.h"

@@ -4,8 +4,8 @@
 //
 // 64 threads, four rows of W a SIMD-group, 8 rows a threadgroup, which lie in one matrix; R rows of u. A
 // matrix that is not there has an empty range. Float32 throughout. Moves the weights once (35B: 14.2 MB of
-// DeltaNet, 10.6 MB of attention); u comes from caches, for each row twice as
-// much. Live floats a thread: 55 of R = 1, 85 of R = 2 and 4. Bound by memory for R = 1, by instructions (four a weight, and one more for
+// DeltaNet, 10.6 MB of attention); u comes from caches, for each row twice as much. Live floats a thread: 55
+// of R = 1, 85 of R = 2 and 4. Bound by memory for R = 1, by instructions (three a weight, and one more for
 // each row) for R = 4.
 #include <metal_stdlib>
 
