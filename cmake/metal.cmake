@@ -47,7 +47,7 @@ function(calla_metal_kernels name)
   target_compile_options(${name} PRIVATE -include ${macros})
   # What Metal's compiler takes and C++ warns of: attributes, pragmas and helpers that a file does not use.
   target_compile_options(${name} PRIVATE -Wall -Wextra -Werror -Wdouble-promotion -Wno-attributes -Wno-unknown-pragmas
-    -Wno-unused-function -Wno-psabi
+    -Wno-unused-function -Wno-psabi -Wno-deprecated-enum-enum-conversion
     $<$<CXX_COMPILER_ID:GNU>:-Wno-maybe-uninitialized>)
   # Kernels may look at memory as any type, and their arithmetic is what they say.
   target_compile_options(${name} PRIVATE -fno-strict-aliasing -ffp-contract=off -fno-math-errno -fno-threadsafe-statics

@@ -17,7 +17,7 @@ class UsageError : public Error {
   using Error::Error;
 };
 
-enum class BackendKind { automatic, cuda, cpu, reference };
+enum class BackendKind { automatic, cuda, metal, cpu, reference };
 
 struct ModelFlags {
   std::string model;      // a directory; empty: CALLA_MODEL, else the demonstration model
@@ -65,8 +65,12 @@ void chat(const ChatFlags& flags);
 /// What a person may type in it.
 std::string_view chat_help();
 
+struct InfoFlags {
+  ModelFlags model;
+  bool plan = false;  // what a token takes on the Metal backend instead
+};
 /// What the checkpoint is, what the machine has, and whether they fit together.
-void info(const ModelFlags& flags);
+void info(const InfoFlags& flags);
 
 struct BenchFlags {
   ModelFlags model;           // its context and slots are chosen by the benchmark

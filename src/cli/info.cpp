@@ -9,8 +9,10 @@
 #include "checkpoint/loader.h"
 #include "cli/backends.h"
 #include "cli/commands.h"
+#include "cli/info_plan.h"
 #include "cli/open.h"
 #include "cli/processor.h"
+#include "cli/synthetic_flag.h"
 #include "cli/terminal.h"
 
 namespace calla::cli {
@@ -27,8 +29,16 @@ void print_head(std::string_view title) {
 
 }  // namespace
 
-void info(const ModelFlags& flags) {
+void info(const InfoFlags& info_flags) {
+  const ModelFlags& flags = info_flags.model;
   const std::filesystem::path directory = model_directory(flags);
+  if (info_flags.plan) {
+    if (flags.backend != BackendKind::metal)
+      throw UsageError("--plan", "is there for --backend metal alone", "add --backend metal");
+    const ModelConfig config = read_config(directory);
+    const Shape shape = flags.synthetic.empty() ? config.shape : parse_synthetic(flags.synthetic);
+    return print_decode_plan(shape, flags.context.value_or(config.context));
+  }
   const ModelWeights model = find_weights(flags, directory);
   const ModelConfig& config = model.config;
   const Weights& weights = model.weights;

@@ -40,19 +40,20 @@ void add_model_flag(CLI::App& command, ModelFlags& flags) {
 void add_backend_flag(CLI::App& command, ModelFlags& flags) {
   static const std::map<std::string, BackendKind> kinds{{"auto", BackendKind::automatic},
                                                         {"cuda", BackendKind::cuda},
+                                                        {"metal", BackendKind::metal},
                                                         {"cpu", BackendKind::cpu},
                                                         {"reference", BackendKind::reference}};
   command
       .add_option(
           "--backend", flags.backend,
           "auto: the GPU where there is one that can be used, else the CPU (default). cuda: an NVIDIA "
-          "GPU. cpu. reference: plain float32 loops, slow, the truth for the others")
+          "GPU. metal: the GPU of a Mac. cpu. reference: plain float32 loops, slow, the truth for the others")
       ->type_name("KIND")
       ->transform(CLI::Validator(
           [](std::string& word) -> std::string {
             const auto kind = kinds.find(word);
             if (kind == kinds.end())
-              return "is " + quote(word) + ", and must be auto, cuda, cpu or reference";
+              return "is " + quote(word) + ", and must be auto, cuda, metal, cpu or reference";
             word = std::to_string(static_cast<int>(kind->second));
             return {};
           },
@@ -141,12 +142,16 @@ void add_chat(CLI::App& program) {
 }
 
 void add_info(CLI::App& program) {
-  auto flags = std::make_shared<ModelFlags>();
+  auto flags = std::make_shared<InfoFlags>();
   CLI::App& command =
       *program.add_subcommand("info", "Describe the checkpoint, the machine and the memory plan");
-  add_model_flag(command, *flags);
-  add_backend_flag(command, *flags);
-  add_context_flag(command, *flags);
+  add_model_flag(command, flags->model);
+  add_backend_flag(command, flags->model);
+  add_context_flag(command, flags->model);
+  command.add_flag(
+      "--plan", flags->plan,
+      "With --backend metal, on any machine: what the GPU does for a token, and what that implies for "
+      "Apple's chips");
   command.callback([flags] { info(*flags); });
 }
 

@@ -5,6 +5,7 @@
 #include <memory>
 #include <span>
 
+#include "metal/carver.h"
 #include "metal/device.h"
 #include "metal/kernels/arguments.h"
 #include "metal/sequences.h"

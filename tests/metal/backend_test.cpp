@@ -1,0 +1,153 @@
+#include "metal/backend.h"
+
+#include <algorithm>
+
+#include <gtest/gtest.h>
+
+#include "base/error.h"
+#include "metal/simulator/simulated_device.h"
+#include "reference/backend.h"
+#include "support/backend_contract.h"
+#include "support/divergence.h"
+
+namespace calla {
+namespace {
+// A prompt's chunk in these tests, where a token takes a tenth of a second.
+constexpr int chunk = 128;
+
+std::unique_ptr<Backend> make(int slots, int context, const Shape& shape = demo,
+                              Weights weights = test::demo_weights()) {
+  return metal::make_backend(metal::simulation::make_device({.shape = demo, .checked = false}), shape,
+                             weights, slots, context, {}, chunk);
+}
+}  // namespace
+
+namespace test {
+INSTANTIATE_TEST_SUITE_P(Metal, BackendContract,
+                         testing::Values([](const Shape& shape, Weights weights, int slots, int context) {
+                           return make(slots, context, shape, std::move(weights));
+                         }),
+                         [](const auto&) { return "Simulated"; });
+}  // namespace test
+
+namespace metal {
+namespace {
+
+using test::begin;
+using test::decode;
+using test::divergence;
+using test::long_prompt;
+using test::scores;
+
+std::vector<Token> prompt_and(int more) {
+  std::vector<Token> tokens = test::prompt();
+  const std::vector<Token> rest = long_prompt(more);
+  tokens.insert(tokens.end(), rest.begin(), rest.end());
+  return tokens;
+}
+
+TEST(MetalBackend, DecodesAsTheReferenceDoes) {
+  const auto fast = make(1, 512);
+  const auto truth = reference::make_backend(demo, test::demo_weights(), 1, 512);
+  const std::vector<Token> tokens = prompt_and(40);
+  const auto expected = scores(*truth, 0, tokens);
+  const auto actual = scores(*fast, 0, tokens);
+  // All is float32 but keys and values, which are bfloat16.
+  for (std::size_t t = 0; t < tokens.size(); ++t) EXPECT_LT(divergence(expected[t], actual[t]), 1e-4) << t;
+}
+
+TEST(MetalBackend, ReadsAPromptAsTheReferenceDoes) {
+  const auto fast = make(1, 512);
+  const auto truth = reference::make_backend(demo, test::demo_weights(), 1, 512);
+  for (const int more : {-13, 0, 1, 50, 51, 190}) {
+    std::vector<Token> tokens = more < 0 ? std::vector<Token>{test::prompt().front()} : prompt_and(more);
+    const std::vector<Token> probe{17};
+    fast->reset(0);
+    fast->prefill(0, tokens, false);
+    truth->reset(0);
+    truth->prefill(0, tokens, false);
+    EXPECT_LT(divergence(scores(*truth, 0, probe)[0], scores(*fast, 0, probe)[0]), 1e-4) << tokens.size();
+  }
+}
+
+TEST(MetalBackend, ALongContextIsSplitAndAgrees) {
+  const auto fast = make(1, 512);
+  const auto truth = reference::make_backend(demo, test::demo_weights(), 1, 512);
+  const std::vector<Token> tokens = long_prompt(254);
+  fast->prefill(0, tokens, false);
+  truth->prefill(0, tokens, false);
+  const std::vector<Token> probe{17, 18, 19, 20, 21};  // positions on both sides of the first split
+  const auto expected = scores(*truth, 0, probe);
+  const auto actual = scores(*fast, 0, probe);
+  for (std::size_t t = 0; t < probe.size(); ++t) EXPECT_LT(divergence(expected[t], actual[t]), 1e-4) << t;
+}
+
+TEST(MetalBackend, ABatchGivesTheSameBits) {
+  constexpr int slots = 6;
+  const auto b = make(slots, 512);
+  const std::vector<Token> probe{17};
+  std::vector<std::vector<Token>> alone;
+  std::vector<std::vector<float>> logits;
+  // The third and the last are beyond what attention takes in one go.
+  const auto prompt_of = [](int slot) { return long_prompt(slot % 3 == 2 ? 254 + slot / 3 : 3 + 11 * slot); };
+  for (int slot = 0; slot < slots; ++slot) {
+    begin(*b, slot, prompt_of(slot));
+    alone.push_back(decode(*b, slot, 4));
+    logits.push_back(scores(*b, slot, probe)[0]);
+  }
+  for (const int rows : {2, 3, 6}) {
+    std::vector<int> order;
+    for (int slot = 0; slot < rows; ++slot) {
+      begin(*b, slot, prompt_of(slot));
+      order.insert(order.begin() + slot / 2, slot);
+    }
+    std::vector<std::vector<Token>> together(static_cast<std::size_t>(rows));
+    b->submit(order);
+    for (int step = 0; step < 4; ++step) {
+      if (step < 3) b->submit(order);
+      for (const SampledToken& token : b->collect())
+        together[static_cast<std::size_t>(token.slot)].push_back(token.token);
+    }
+    for (int slot = 0; slot < rows; ++slot) {
+      const auto at = static_cast<std::size_t>(slot);
+      EXPECT_EQ(together[at], alone[at]) << rows;
+      EXPECT_EQ(scores(*b, slot, probe)[0], logits[at]) << rows;
+    }
+  }
+}
+
+TEST(MetalBackend, EveryOrderOfThreadsGivesTheSameBits) {
+  std::vector<std::vector<float>> first;
+  for (const std::uint64_t seed : {1, 2, 3}) {
+    const auto b = make_backend(simulation::make_device({.shape = demo, .checked = false, .seed = seed}),
+                                demo, test::demo_weights(), 1, 256, {}, chunk);
+    begin(*b, 0, long_prompt(70));
+    decode(*b, 0, 3);
+    const auto rows = scores(*b, 0, long_prompt(2));
+    if (first.empty()) first = rows;
+    EXPECT_EQ(rows, first) << seed;
+  }
+}
+
+TEST(MetalBackend, TheSimulatorFindsNothingWrong) {
+  auto device = simulation::make_device({.shape = demo, .checked = true});
+  const simulation::SimulatedDevice& watched = *device;
+  Shape cut = demo;
+  cut.layers = 4;  // of each kind of layer there is one
+  Weights weights = test::demo_weights();
+  weights.layers.resize(4);
+  const auto b = make_backend(std::move(device), cut, weights, 2, 512, {}, chunk);
+  begin(*b, 0, long_prompt(70));
+  begin(*b, 1, long_prompt(260), {.temperature = 0.8F, .top_k = 20, .top_p = 0.9F, .seed = 5});
+  b->submit(std::array{0, 1});
+  b->submit(std::array{0, 1});
+  b->collect();
+  b->submit(std::array{1});
+  b->collect();
+  b->collect();
+  for (const std::string& finding : watched.findings()) ADD_FAILURE() << finding;
+}
+
+}  // namespace
+}  // namespace metal
+}  // namespace calla
