@@ -70,7 +70,7 @@ std::vector<SamplingParams> cuts(std::span<const float> temperatures) {
       all.push_back(params);
     };
     add({});
-    for (const int top_k : {1, 2, 20, 64, 320, 512, 513, 2300, 20000, 1000000}) add({.top_k = top_k});
+    for (const int top_k : {1, 20, 320, 512, 513, 20000}) add({.top_k = top_k});
     for (const float top_p : {0.0F, 0.1F, 0.5F, 0.8F, 0.95F, 0.999F, 0.999999F}) add({.top_p = top_p});
     for (const float min_p : {1e-6F, 1e-3F, 0.05F, 0.5F, 1.0F, 2.0F}) add({.min_p = min_p});
     add({.top_k = 20, .top_p = 0.95F});
@@ -131,8 +131,8 @@ TEST(MetalSample, EveryCutDrawsAsTheHostDoes) {
         {"normal", normal_logits(demo.vocabulary, 3.5F, 2)},
         {"flat", normal_logits(demo.vocabulary, 0.5F, 3)}}) {
     SCOPED_TRACE(kind);
-    expect_host_draws(rig, all, logits, 4);
-    expect_host_draws(rig, cold_and_hot(), logits, 2);
+    expect_host_draws(rig, all, logits, 2);
+    expect_host_draws(rig, cold_and_hot(), logits, 1);
   }
 }
 
@@ -160,7 +160,7 @@ TEST(MetalSample, TiesAreInTheOrderOfIds) {
                                      {"rounded", rounded(normal_logits(demo.vocabulary, 3.5F, 4), 0.5F)},
                                      {"close", normal_logits(demo.vocabulary, 1e-4F, 5)}}) {
     SCOPED_TRACE(kind);
-    expect_host_draws(rig, all, logits, 3);
+    expect_host_draws(rig, all, logits, 2);
   }
 }
 

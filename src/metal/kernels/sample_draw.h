@@ -96,7 +96,8 @@ inline uint draw_listed(thread const Row& row,
     const uint listed = rank_largest(row, size, ranking, block);
     const uint count = top_k > 0 ? min(top_k, listed) : listed;
     const bool is_listed = block.thread_index < count;
-    const uint key = is_listed ? entry_key(ranking.list[block.thread_index]) : 0U;
+    const ulong entry = is_listed ? ranking.list[block.thread_index] : 0UL;
+    const uint key = entry_key(entry);
     const Prefix mass = block_prefix(is_listed ? row.weights.mass(key) : 0UL, block);
     const bool common = is_listed && is_common(key_value(key), row.weights.peak, s);
     const uint commons = block_max(common ? block.thread_index + 1 : 0U, block);
@@ -112,7 +113,7 @@ inline uint draw_listed(thread const Row& row,
       const ulong by_mass = block_pick(reaches(mass, reach), mass.through, block);
       const ulong by_weight = block_pick(block.thread_index + 1 == max(commons, 1U), mass.through, block);
       const ulong target = share_of(min(by_mass, by_weight), random) + 1;
-      return uint(block_pick(reaches(mass, target), entry_token(ranking.list[block.thread_index]), block));
+      return uint(block_pick(reaches(mass, target), entry_token(entry), block));
     }
     if (size == list_size) break;
   }

@@ -41,6 +41,7 @@ kernel void sample_draw(device const float* logits [[buffer(0)]],       // [slot
   TG_ARRAY(ulong, sums, sample_simds);
   TG_ARRAY(ulong, found, 3);
   TG_ARRAY(ulong, list, list_size);
+  TG_ARRAY(uint, row_keys, row_peaks);
   TG_ARRAY(atomic_uint, low, bins);
   TG_ARRAY(atomic_uint, high, bins);
   TG_ARRAY(atomic_uint, size, 1);
@@ -55,6 +56,7 @@ kernel void sample_draw(device const float* logits [[buffer(0)]],       // [slot
 
   device const SlotSampling& s = sampling[slot];
   Row row;
+  row.peaks = row_keys;
   row.values = ((s.use & use_adjusted) != 0 ? adjusted : logits) + slot * vocabulary;
   row.count = s.vocabulary;
   if (is_scanned(s.use)) {

@@ -20,6 +20,7 @@ namespace calla_kernels {
 enum : uint {
   groups = uint(vocabulary) / head_rows,
   thread_groups = (uint(groups) + sample_threads - 1) / sample_threads,
+  row_peaks = thread_groups * sample_threads,
   group_pairs = head_rows / 2,
   list_size = sample_threads,
   digit_bits = 9,
@@ -30,11 +31,12 @@ enum : uint {
 static_assert(uint(bins) == sample_threads, "a thread has one bin and one place in the list");
 static_assert(uint(all_digits) * digit_bits == entry_bits, "digits are whole");
 
-/// The values a row draws from, and the peaks of a thread's groups.
+/// The values a row draws from, and the peaks of their groups, of which a thread sees to every
+/// sample_threads-th.
 struct Row {
   device const float* values;
-  uint count;                 // ids from here on are not there
-  uint peaks[thread_groups];  // keys, of groups i * sample_threads + thread_index; 0: no such group
+  uint count;               // ids from here on are not there
+  threadgroup uint* peaks;  // [row_peaks] keys; 0: no such group
   Weights weights;
 };
 
@@ -46,16 +48,16 @@ struct Ranking {
   threadgroup atomic_uint* size;  // of the list
 };
 
-/// Calls visit(key, token) for the tokens of all groups whose peak reaches `bound`. SIMD-groups take each
-/// other's groups in turns: two tokens a lane.
+/// Calls visit(key, token) for the tokens of all groups whose peak reaches `bound`. A SIMD-group takes those
+/// of its threads one by one, two tokens a lane.
 template <class Visitor>
 inline void each_value(thread const Row& row, uint bound, thread Visitor& visit, thread const Block& block) {
   device const float2* pairs = (device const float2*)row.values;
-  for (uint i = 0; i < thread_groups; ++i) {
-    const uint peak = row.peaks[i];
+  for (uint first = block.simd * 32; first < groups; first += sample_threads) {
+    const uint peak = row.peaks[first + block.lane];
     uint owners = simd_or(peak != 0 && peak >= bound ? 1U << block.lane : 0U);
     while (owners != 0) {
-      const uint group = i * sample_threads + block.simd * 32 + ctz(owners);
+      const uint group = first + ctz(owners);
       owners &= owners - 1;
       const uint token = group * head_rows + 2 * block.lane;
       const float2 pair = pairs[group * group_pairs + block.lane];
@@ -110,8 +112,8 @@ inline Selected select_entry(thread const Row& row,
     threadgroup_barrier(mem_flags::mem_threadgroup);
     Tally<measure> tally{ranking, row.weights, selected.entry, shift};
     if (measure == Measure::peaks) {
-      for (uint i = 0; i < thread_groups; ++i) {
-        if (row.peaks[i] != 0) tally(row.peaks[i], i * sample_threads + block.thread_index);
+      for (uint group = block.thread_index; group < groups; group += sample_threads) {
+        if (row.peaks[group] != 0) tally(row.peaks[group], group);
       }
     } else {
       each_value(row, entry_key(selected.entry), tally, block);

@@ -4,13 +4,12 @@
 //
 // Grid (rows), 512 threads, beside sample_draw. Reads peaks and sums of the groups, 47 KB a row of the 35B,
 // and again the logits of about as many groups as there are alternatives. The mass is good to 2^-22; the host
-// takes the logarithm, in double. Live floats a thread: about 30. Bound by latency, some 25 barriers.
+// takes the logarithm, in double. Live floats a thread: about 25. Bound by latency, some 25 barriers.
 #include <metal_stdlib>
 
 #include "metal/kernels/arguments.h"
 #include "metal/kernels/sample_arguments.h"
 #include "metal/kernels/sample_block.h"
-#include "metal/kernels/sample_draw.h"
 #include "metal/kernels/sample_rank.h"
 #include "metal/kernels/sample_row.h"
 #include "metal/kernels/shape.h"
@@ -32,6 +31,7 @@ kernel void sample_report(device const float* logits [[buffer(0)]],    // [slots
   TG_ARRAY(ulong, sums, sample_simds);
   TG_ARRAY(ulong, found, 3);
   TG_ARRAY(ulong, list, list_size);
+  TG_ARRAY(uint, row_keys, row_peaks);
   TG_ARRAY(atomic_uint, low, bins);
   TG_ARRAY(atomic_uint, high, bins);
   TG_ARRAY(atomic_uint, size, 1);
@@ -41,14 +41,13 @@ kernel void sample_report(device const float* logits [[buffer(0)]],    // [slots
   device SampleReport& report = reports[rows.ring * rows.ring_stride + slot];
 
   Row row;
+  row.peaks = row_keys;
   row.values = logits + slot * vocabulary;
   row.count = vocabulary;
   load_peaks(row, peaks + slot * groups, block);
   bool is_fault = false;
-  for (uint i = 0; i < thread_groups; ++i) {
-    const uint at = i * sample_threads + thread_index;
-    if (at < groups) is_fault = is_fault || !is_finite(raw_sums[slot * groups + at]);
-  }
+  for (uint i = thread_index; i < groups; i += sample_threads)
+    is_fault = is_fault || !is_finite(raw_sums[slot * groups + i]);
   const uint peak = max(peak_key(row, block), block_max(is_fault ? fault_key : 0U, block));
   if (peak == fault_key) return;  // sample_draw says so
 

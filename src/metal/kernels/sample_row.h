@@ -30,25 +30,24 @@ inline uint group_key(float peak, uint group, uint count) {
 inline void load_peaks(thread Row& row, device const Peak* peaks, thread const Block& block) {
   const bool is_cut = row.count % head_rows != 0;
   const uint cut = is_cut ? cut_peak(row.values, row.count, block.lane) : 0U;
-  for (uint i = 0; i < thread_groups; ++i) {
-    const uint group = i * sample_threads + block.thread_index;
-    row.peaks[i] = group < groups ? group_key(peaks[group].logit, group, row.count) : 0U;
-    if (is_cut && group == row.count / head_rows && row.peaks[i] != fault_key) row.peaks[i] = cut;
+  for (uint group = block.thread_index; group < row_peaks; group += sample_threads) {
+    uint key = group < groups ? group_key(peaks[group].logit, group, row.count) : 0U;
+    if (is_cut && group == row.count / head_rows && key != fault_key) key = cut;
+    row.peaks[group] = key;
   }
 }
 
 /// The same, of those that sample_scan has written.
 inline void load_peaks(thread Row& row, device const float* peaks, thread const Block& block) {
-  for (uint i = 0; i < thread_groups; ++i) {
-    const uint group = i * sample_threads + block.thread_index;
-    row.peaks[i] = group < groups ? group_key(peaks[group], group, row.count) : 0U;
-  }
+  for (uint group = block.thread_index; group < row_peaks; group += sample_threads)
+    row.peaks[group] = group < groups ? group_key(peaks[group], group, row.count) : 0U;
 }
 
 /// The key of the largest value, or fault_key.
 inline uint peak_key(thread const Row& row, thread const Block& block) {
   uint key = 0;
-  for (uint i = 0; i < thread_groups; ++i) key = max(key, row.peaks[i]);
+  for (uint group = block.thread_index; group < groups; group += sample_threads)
+    key = max(key, row.peaks[group]);
   return block_max(key, block);
 }
 
@@ -60,9 +59,8 @@ inline ulong group_mass(float peak, float sum, Weights weights) {
 /// Those of all of a thread's groups.
 inline ulong thread_mass(thread const Row& row, device const float* sums, thread const Block& block) {
   ulong mass = 0;
-  for (uint i = 0; i < thread_groups; ++i) {
-    if (row.peaks[i] != 0)
-      mass += group_mass(key_value(row.peaks[i]), sums[i * sample_threads + block.thread_index], row.weights);
+  for (uint group = block.thread_index; group < groups; group += sample_threads) {
+    if (row.peaks[group] != 0) mass += group_mass(key_value(row.peaks[group]), sums[group], row.weights);
   }
   return mass;
 }
