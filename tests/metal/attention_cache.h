@@ -66,6 +66,7 @@ struct AttentionCache {
   static constexpr std::size_t head_dim = AttentionExtents::head_dim;
   static constexpr std::size_t pairs = AttentionExtents::pairs;
 
+  Gpu& gpu;
   const AttentionExtents e;
   const std::size_t max_pages;
   const std::size_t page_stride;
@@ -78,8 +79,9 @@ struct AttentionCache {
   std::unique_ptr<Buffer> page_table;
   std::array<std::unique_ptr<Buffer>, calla_kernels::kv_slabs> slabs;
 
-  AttentionCache(Gpu& gpu, const Shape& shape, std::size_t slots, std::size_t context)
-      : e(shape),
+  AttentionCache(Gpu& device, const Shape& shape, std::size_t slots, std::size_t context)
+      : gpu(device),
+        e(shape),
         max_pages((context + calla_kernels::page_positions - 1) / calla_kernels::page_positions),
         page_stride(layers * e.kv_heads * 2 * calla_kernels::page_positions * head_dim),
         pages_per_slab((slots * max_pages + 3) / 4),

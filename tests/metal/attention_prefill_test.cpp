@@ -41,29 +41,29 @@ class AttentionPrefill : public testing::TestWithParam<Shape> {
                                               .pages_per_slab = static_cast<unsigned>(cache.pages_per_slab),
                                               .page_stride = static_cast<unsigned>(cache.page_stride)};
     const View pages(cache.page_table, cache.max_pages * sizeof(unsigned));
-    const auto inputs = gpu.upload(std::vector<float>(projected.begin(), projected.end()));
-    const auto queries = gpu.room<float>(tokens * e.mixed);
-    const auto mixed = gpu.room<float>(tokens * e.mixed);
-    gpu.run({{{"attention_prepare",
-               attention_prepare_threads,
-               {inputs, cache.q_norm, cache.k_norm, cache.rope, pages, cache.slabs[0], cache.slabs[1],
-                cache.slabs[2], cache.slabs[3], queries, constants(arguments)},
-               {(heads + 2 * kv_heads) / 2, tokens}}},
-             {{"attention_prefill",
-               attention_prefill_threads,
-               {queries, inputs, pages, cache.slabs[0], cache.slabs[1], cache.slabs[2], cache.slabs[3], mixed,
-                constants(arguments)},
-               {(tokens + attention_tile_tokens - 1) / attention_tile_tokens, kv_heads}}}});
+    const auto inputs = cache.gpu.upload(std::vector<float>(projected.begin(), projected.end()));
+    const auto queries = cache.gpu.room<float>(tokens * e.mixed);
+    const auto mixed = cache.gpu.room<float>(tokens * e.mixed);
+    cache.gpu.run({{{"attention_prepare",
+                     attention_prepare_threads,
+                     {inputs, cache.q_norm, cache.k_norm, cache.rope, pages, cache.slabs[0], cache.slabs[1],
+                      cache.slabs[2], cache.slabs[3], queries, constants(arguments)},
+                     {(heads + 2 * kv_heads) / 2, tokens}}},
+                   {{"attention_prefill",
+                     attention_prefill_threads,
+                     {queries, inputs, pages, cache.slabs[0], cache.slabs[1], cache.slabs[2], cache.slabs[3],
+                      mixed, constants(arguments)},
+                     {(tokens + attention_tile_tokens - 1) / attention_tile_tokens, kv_heads}}}});
     return values_of<float>(mixed);
   }
 
   /// Prefills and compares: everything appended, and the results of the first tokens, the last ones and those
   /// around the ends of tiles, blocks and pages. Values are of about one; scores of a few units are known to
   /// some 1e-6, and so are the weights.
-  void expect_attention(std::size_t position, std::size_t tokens, double tolerance = 1e-5) {
-    const AttentionCache cache(gpu, GetParam(), 2, position + tokens);
+  void expect_attention(Gpu& on, std::size_t position, std::size_t tokens) {
+    const AttentionCache cache(on, GetParam(), 2, position + tokens);
     cache.fill(1, position);
-    expect_attention(cache, position, inputs(tokens, static_cast<unsigned>(position + tokens)), tolerance);
+    expect_attention(cache, position, inputs(tokens, static_cast<unsigned>(position + tokens)));
   }
   void expect_attention(const AttentionCache& cache, std::size_t position,
                         const std::vector<float>& projected, double tolerance = 1e-5) {
@@ -81,29 +81,33 @@ class AttentionPrefill : public testing::TestWithParam<Shape> {
 
   AttentionExtents e{GetParam()};
   Gpu gpu{GetParam()};
+  Gpu fast{GetParam(), GetParam() != demo};  // for what takes the checkers too long
 };
 
 TEST_P(AttentionPrefill, AttendsFromTheBeginning) {
-  std::vector<std::size_t> counts{1, 2, 3, 4, 5, 31, 32, 33};
-  if (GetParam() == demo) counts.insert(counts.end(), {63, 64, 65, 130, 300});
-  for (const std::size_t tokens : counts) expect_attention(0, tokens);
+  for (const std::size_t tokens : {1, 2, 3, 4, 5, 31, 32, 33}) expect_attention(gpu, 0, tokens);
+  if (GetParam() != demo) return;
+  for (const std::size_t tokens : {63, 64, 65, 130, 300}) expect_attention(fast, 0, tokens);
 }
 
 TEST_P(AttentionPrefill, AttendsFromAnyPosition) {
-  for (const std::size_t position : {1, 31, 63, 64, 192, 250, 255, 256, 257}) expect_attention(position, 9);
-  for (const std::size_t tokens : {1, 66}) expect_attention(1000, tokens);
+  for (const std::size_t position : {1, 63, 64, 255}) expect_attention(gpu, position, 3);
+  expect_attention(fast, 1000, 1);
+  if (GetParam() != demo) return;
+  for (const std::size_t position : {31, 192, 250, 256, 257}) expect_attention(fast, position, 9);
+  for (const std::size_t tokens : {30, 66}) expect_attention(fast, 1000, tokens);
 }
 
 // Pieces that begin at multiples of 64 give the bits of one, and so do any others.
 TEST_P(AttentionPrefill, PiecesAreTheWhole) {
-  const std::size_t tokens = GetParam() == demo ? 200 : 70;
-  const std::size_t position = 192;
+  const std::size_t tokens = GetParam() == demo ? 200 : 10;
+  const std::size_t position = GetParam() == demo ? 192 : 64;
   const std::vector<float> projected = inputs(tokens, 50);
-  const AttentionCache whole(gpu, GetParam(), 2, position + tokens);
+  const AttentionCache whole(fast, GetParam(), 2, position + tokens);
   whole.fill(1, position);
   const std::vector<float> mixed = prefill(whole, position, projected);
   for (const std::vector<std::size_t>& cuts : {std::vector<std::size_t>{64, 128}, {1, 7, 69}}) {
-    const AttentionCache cache(gpu, GetParam(), 2, position + tokens);
+    const AttentionCache cache(fast, GetParam(), 2, position + tokens);
     cache.fill(1, position);
     std::vector<float> pieces;
     std::size_t first = 0;

@@ -25,10 +25,10 @@ inline std::vector<float> normal_values(std::size_t count, float mean, float dev
   return values;
 }
 
-/// A checked device.
 class Gpu {
  public:
-  explicit Gpu(const Shape& shape) : device_(simulation::make_device({.shape = shape})) {}
+  explicit Gpu(const Shape& shape, bool checked = true)
+      : device_(simulation::make_device({.shape = shape, .checked = checked})) {}
 
   /// A buffer that nothing has written.
   template <class T>
