@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include "checkpoint/loader.h"
+#include "checkpoint/synthetic.h"
 #include "cli/backends.h"
 #include "cli/commands.h"
 #include "cli/info_plan.h"
@@ -35,9 +36,9 @@ void info(const InfoFlags& info_flags) {
   if (info_flags.plan) {
     if (flags.backend != BackendKind::metal)
       throw UsageError("--plan", "is there for --backend metal alone", "add --backend metal");
-    const ModelConfig config = read_config(directory);
-    const Shape shape = flags.synthetic.empty() ? config.shape : parse_synthetic(flags.synthetic);
-    return print_decode_plan(shape, flags.context.value_or(config.context));
+    ModelConfig config = read_config(directory);
+    if (!flags.synthetic.empty()) config = synthetic_config(parse_synthetic(flags.synthetic), config);
+    return print_decode_plan(config.shape, flags.context.value_or(config.context));
   }
   const ModelWeights model = find_weights(flags, directory);
   const ModelConfig& config = model.config;
