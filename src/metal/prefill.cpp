@@ -104,14 +104,18 @@ Prefill::Prefill(Device& device, const Shape& shape, const DeviceWeights& weight
 Prefill::Tiles Prefill::tiles(Device& device, std::string_view kernel, unsigned low, unsigned high,
                               std::string_view tensor) const {
   Tiles tiles;
-  tiles.low = device.pipeline(fmt::format("{}_{}", kernel, low), gemm_threads);
-  tiles.high =
-      device.pipeline(tensor_units_ ? std::string(tensor) : fmt::format("{}_{}", kernel, high), gemm_threads);
+  if (tensor_units_) {
+    // For any number of rows: it rounds otherwise than the others do.
+    tiles.high = device.pipeline(tensor, gemm_threads);
+  } else {
+    tiles.low = device.pipeline(fmt::format("{}_{}", kernel, low), gemm_threads);
+    tiles.high = device.pipeline(fmt::format("{}_{}", kernel, high), gemm_threads);
+  }
   return tiles;
 }
 
 const std::unique_ptr<Pipeline>& Prefill::dense(const Tiles& kernel, unsigned rows) const {
-  return gemm_tile(rows) == 64 ? kernel.high : kernel.low;
+  return gemm_tile(rows, tensor_units_) == 64 ? kernel.high : kernel.low;
 }
 
 void Prefill::run(int slot, int position, std::span<const Token> tokens, const Head& head,
@@ -197,8 +201,8 @@ void Prefill::encode_project(Pass& pass, const Piece& piece, const LayerViews& w
   unsigned end = 0;
   for (std::size_t i = 0; i < w.project.size(); ++i) args.ends[i] = end += count(w.project.at(i).rows);
   dispatch(pass, dense(project_, piece.tokens),
-           {over(piece.tokens, gemm_tile(piece.tokens)), over(end, gemm_columns)}, w.project[0], w.project[1],
-           w.project[2], w.project[3], scratch_.x, scratch_.projected, args);
+           {over(piece.tokens, gemm_tile(piece.tokens, tensor_units_)), over(end, gemm_columns)},
+           w.project[0], w.project[1], w.project[2], w.project[3], scratch_.x, scratch_.projected, args);
   pass.barrier();
 }
 
@@ -214,8 +218,8 @@ void Prefill::encode_product(Pass& pass, const Piece& piece, const Tiles& kernel
                              const View& x, int columns, int outputs, const View& out) const {
   const GemmArguments args{piece.tokens, count(columns), count(outputs)};
   dispatch(pass, dense(kernel, piece.tokens),
-           {over(piece.tokens, gemm_tile(piece.tokens)), over(count(outputs), gemm_columns)}, matrix, x, out,
-           args);
+           {over(piece.tokens, gemm_tile(piece.tokens, tensor_units_)), over(count(outputs), gemm_columns)},
+           matrix, x, out, args);
 }
 
 /// h = h + experts(x); x = the next layer's norm of h.
@@ -226,7 +230,7 @@ void Prefill::encode_experts(Pass& pass, const Piece& piece, int layer) const {
   const unsigned tokens = piece.tokens;
   const unsigned experts = count(shape_.experts);
   const RowsArguments rows{tokens};
-  const unsigned tile = group_tile(tokens, experts);
+  const unsigned tile = group_tile(tokens, experts, tensor_units_);
   const SortArguments sort{tokens, tile, group_blocks(tokens, tile, experts)};
   const auto grouped = [&](const Tiles& kernel) -> const std::unique_ptr<Pipeline>& {
     return tile == 32 ? kernel.high : kernel.low;
@@ -234,9 +238,10 @@ void Prefill::encode_experts(Pass& pass, const Piece& piece, int layer) const {
 
   dispatch(pass, router_, {over(tokens, 32), over(experts + 1, gemm_columns)}, w.router, w.shared_gate,
            scratch_.x, scratch_.router_logits, rows);
-  dispatch(pass, dense(shared_gate_up_, tokens),
-           {over(tokens, gemm_tile(tokens)), count(shape_.shared_expert_hidden) / gate_up_columns},
-           w.shared_expert_gate, w.shared_expert_up, scratch_.x, scratch_.shared_inner, rows);
+  dispatch(
+      pass, dense(shared_gate_up_, tokens),
+      {over(tokens, gemm_tile(tokens, tensor_units_)), count(shape_.shared_expert_hidden) / gate_up_columns},
+      w.shared_expert_gate, w.shared_expert_up, scratch_.x, scratch_.shared_inner, rows);
   pass.barrier();
   dispatch(pass, route_, {over(tokens, route_rows)}, scratch_.router_logits, scratch_.routes, rows);
   encode_product(pass, piece, product_, w.shared_expert_down, scratch_.shared_inner,

@@ -162,9 +162,10 @@ INSTANTIATE_TEST_SUITE_P(Shapes, ExpertsPrefill, testing::Values(demo, qwen36_35
                          [](const auto& test) { return test.param == demo ? "Demo" : "Qwen36"; });
 
 TEST(GroupTile, FollowsTheRowsOfAnExpert) {
-  EXPECT_EQ(group_tile(1, 256), 16U);
-  EXPECT_EQ(group_tile(512, 256), 16U);
-  EXPECT_EQ(group_tile(1024, 256), 32U);
+  EXPECT_EQ(group_tile(1, 256, false), 16U);
+  EXPECT_EQ(group_tile(512, 256, false), 16U);
+  EXPECT_EQ(group_tile(1024, 256, false), 32U);
+  EXPECT_EQ(group_tile(1, 256, true), 32U);
   EXPECT_EQ(group_blocks(1, 16, 256), 9U);
   EXPECT_EQ(group_blocks(1024, 32, 256), 512U);
 }

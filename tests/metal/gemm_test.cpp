@@ -106,11 +106,12 @@ TEST(Gemm, RouterAndSharedGateHaveEightBits) {
 }
 
 TEST(Gemm, TilesAreTallOnlyWhereThatIsNotPadding) {
-  EXPECT_EQ(gemm_tile(1), 32U);
-  EXPECT_EQ(gemm_tile(128), 32U);
-  EXPECT_EQ(gemm_tile(129), 32U);
-  EXPECT_EQ(gemm_tile(192), 64U);
-  EXPECT_EQ(gemm_tile(1024), 64U);
+  EXPECT_EQ(gemm_tile(1, false), 32U);
+  EXPECT_EQ(gemm_tile(128, false), 32U);
+  EXPECT_EQ(gemm_tile(129, false), 32U);
+  EXPECT_EQ(gemm_tile(192, false), 64U);
+  EXPECT_EQ(gemm_tile(1024, false), 64U);
+  EXPECT_EQ(gemm_tile(1, true), 64U);
 }
 
 }  // namespace

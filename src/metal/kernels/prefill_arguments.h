@@ -66,13 +66,16 @@ struct Block {
 inline unsigned tiles(unsigned count, unsigned of) { return (count + of - 1) / of; }
 
 /// Rows of a tile of a dense product: the tall tile does more with what it loads, unless it is mostly padding
-/// or leaves too few threadgroups. A row's result is the same in both.
-inline unsigned gemm_tile(unsigned rows) {
-  return rows > 128 && tiles(rows, 64) * 64 <= tiles(rows, 32) * 36 ? 64 : 32;
+/// or leaves too few threadgroups. A row's result is the same in both. Tensor units have the tall one only.
+inline unsigned gemm_tile(unsigned rows, bool tensor_units) {
+  const bool mostly_rows = rows > 128 && tiles(rows, 64) * 64 <= tiles(rows, 32) * 36;
+  return tensor_units || mostly_rows ? 64 : 32;
 }
 
-/// Rows of a block of one expert's, by how many an expert has on the average.
-inline unsigned group_tile(unsigned rows, unsigned experts) { return 8 * rows > 20 * experts ? 32 : 16; }
+/// Rows of a block of one expert's, by how many an expert has on the average; 32 with tensor units.
+inline unsigned group_tile(unsigned rows, unsigned experts, bool tensor_units) {
+  return tensor_units || 8 * rows > 20 * experts ? 32 : 16;
+}
 
 /// Blocks that rows * 8 pairs may need: the last one of each expert may be ragged.
 inline unsigned group_blocks(unsigned rows, unsigned tile, unsigned experts) {
