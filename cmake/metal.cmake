@@ -54,7 +54,15 @@ function(calla_metal_kernels name)
     -fno-exceptions -fno-rtti)
   if(KERNELS_CHECKED)
     target_compile_definitions(${name} PRIVATE CALLA_CHECKED=true CALLA_VARIANT=checked_${KERNELS_SHAPE})
-    target_compile_options(${name} PRIVATE -O2 -g1)
+    # The instrumentation's functions are the simulator's own. Vectorised accesses would not be instrumented.
+    target_compile_options(${name} PRIVATE -O2 -g -fsanitize=thread
+      -fsanitize=shift-exponent,float-cast-overflow,bounds -fsanitize-recover=all)
+    if(CMAKE_CXX_COMPILER_ID STREQUAL GNU)
+      target_compile_options(${name} PRIVATE -fno-tree-vectorize --param tsan-instrument-func-entry-exit=0)
+    else()
+      target_compile_options(${name} PRIVATE -fno-vectorize -fno-slp-vectorize
+        "SHELL:-mllvm -tsan-instrument-func-entry-exit=0")
+    endif()
   else()
     target_compile_definitions(${name} PRIVATE CALLA_CHECKED=false CALLA_VARIANT=plain_${KERNELS_SHAPE})
     target_compile_options(${name} PRIVATE -O3)

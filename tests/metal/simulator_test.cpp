@@ -31,7 +31,7 @@ TEST(Simulator, RunsAKernel) {
     EXPECT_EQ(y->as<float>()[i], static_cast<float>(3 * i));
     EXPECT_EQ(x->as<float>()[i], static_cast<float>(i < 50 ? 6 * i : i));
   }
-  EXPECT_TRUE(device->findings().empty());
+  EXPECT_TRUE(device->findings().empty()) << device->findings().front();
 }
 
 TEST(Simulator, SumsOverSimdGroupsAndThreadgroups) {
@@ -46,7 +46,7 @@ TEST(Simulator, SumsOverSimdGroupsAndThreadgroups) {
     pass->wait();
     EXPECT_EQ(sums->as<float>()[0], 1023.0F * 512);
     EXPECT_EQ(sums->as<float>()[1], 1023.0F * 512 + 1024 * 1024);
-    EXPECT_TRUE(device->findings().empty());
+    EXPECT_TRUE(device->findings().empty()) << device->findings().front();
   }
 }
 

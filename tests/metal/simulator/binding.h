@@ -17,7 +17,7 @@ struct Bound {
 
 template <class T>
 struct Passed {  // a position: a scalar or a vector
-  static T get(const Thread& thread, void* const*, Bound bound) {
+  CALLA_UNWATCHED static T get(const Thread& thread, void* const*, Bound bound) {
     unsigned values[3];
     position(thread, bound.attribute, values);
     if constexpr (requires(T t) { t.z; }) {
@@ -34,7 +34,7 @@ struct Passed {  // a position: a scalar or a vector
 };
 template <class T>
 struct Passed<T*> {
-  static T* get(const Thread&, void* const* buffers, Bound bound) {
+  CALLA_UNWATCHED static T* get(const Thread&, void* const* buffers, Bound bound) {
     return static_cast<T*>(buffers[bound.slot]);
   }
   static constexpr Parameter describe(Bound bound) {
@@ -43,7 +43,7 @@ struct Passed<T*> {
 };
 template <class T>
 struct Passed<const T*> {
-  static const T* get(const Thread&, void* const* buffers, Bound bound) {
+  CALLA_UNWATCHED static const T* get(const Thread&, void* const* buffers, Bound bound) {
     return static_cast<const T*>(buffers[bound.slot]);
   }
   static constexpr Parameter describe(Bound bound) {
@@ -52,7 +52,7 @@ struct Passed<const T*> {
 };
 template <class T>
 struct Passed<const T&> {
-  static const T& get(const Thread&, void* const* buffers, Bound bound) {
+  CALLA_UNWATCHED static const T& get(const Thread&, void* const* buffers, Bound bound) {
     return *static_cast<const T*>(buffers[bound.slot]);
   }
   static constexpr Parameter describe(Bound bound) {
@@ -71,7 +71,7 @@ template <auto function, const auto& bounds, class Indices>
 struct Binding;
 template <class... P, void (*function)(P...), const auto& bounds, std::size_t... I>
 struct Binding<function, bounds, std::index_sequence<I...>> {
-  static void run(const Thread& thread, void* const* buffers) {
+  CALLA_UNWATCHED static void run(const Thread& thread, void* const* buffers) {
     function(Passed<P>::get(thread, buffers, bounds[I])...);
   }
   static constexpr Parameter parameters[] = {Passed<P>::describe(bounds[I])...};

@@ -4,7 +4,9 @@ namespace calla::metal::simulation {
 
 constinit thread_local Thread* current = nullptr;
 
-bool meet(Thread& thread, Meeting meeting, Site site) { return thread.machine->meet(thread, meeting, site); }
+bool meet(Thread& thread, Meeting meeting, unsigned order, Site site) {
+  return thread.machine->meet(thread, meeting, order, site);
+}
 
 void* threadgroup_array(unsigned bytes, unsigned alignment, Site site) {
   return current->machine->threadgroup_array(*current, bytes, alignment, site);

@@ -2,6 +2,10 @@
 // threadgroup memory and positions. Lean on purpose: every kernel's translation unit reads it.
 #pragma once
 
+/// For functions of the kernels' translation units that work on the simulator's own memory, which nobody need
+/// watch.
+#define CALLA_UNWATCHED __attribute__((no_sanitize("thread")))
+
 namespace calla::metal::simulation {
 
 inline constexpr unsigned simd_width = 32;
@@ -30,7 +34,7 @@ struct SimdGroup {
   unsigned turn;
   unsigned arrived;
   unsigned finished;
-  unsigned epoch;  // simdgroup_barrier()s passed since the last threadgroup_barrier()
+  unsigned barriers[2];  // passed, by the memory that they order: device, threadgroup
   Meeting meeting;
   Site site;  // of the first that arrived
 };
@@ -46,8 +50,9 @@ struct Fiber {
 struct Thread : Fiber {
   unsigned index;  // in the threadgroup
   unsigned lane;
-  unsigned meetings;          // SIMD functions so far
-  unsigned threadgroup_used;  // bytes of threadgroup memory declared so far
+  unsigned meetings;     // SIMD functions so far
+  unsigned memory_used;  // bytes of threadgroup memory declared so far
+  unsigned memory_next;  // where the next array may begin
   SimdGroup* group;
   Machine* machine;
 };
@@ -56,8 +61,9 @@ struct Thread : Fiber {
 extern constinit thread_local Thread* current;
 
 /// Waits until all threads of the meeting's scope have called this at the same site. True for the thread that
-/// came last, which goes on before the others do.
-bool meet(Thread& thread, Meeting meeting, Site site);
+/// came last, which goes on before the others do. A barrier orders accesses to device memory (1), to
+/// threadgroup memory (2), or to both.
+bool meet(Thread& thread, Meeting meeting, unsigned order, Site site);
 
 /// The threadgroup's memory for one more array: the same for all of its threads, which declare the same
 /// arrays in the same order.

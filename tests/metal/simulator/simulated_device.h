@@ -23,6 +23,9 @@ class SimulatedDevice : public Device {
   /// What was wrong so far, a line each; empty where nothing was. Of one kind in one place only the first is
   /// kept.
   virtual const std::vector<std::string>& findings() const = 0;
+  /// Barriers so far behind which no dispatch did anything that depends on one before it; of a checked
+  /// device. No fault, but time lost; and right where kernels had nothing to do.
+  virtual const std::vector<std::string>& needless_barriers() const = 0;
 };
 
 std::unique_ptr<SimulatedDevice> make_device(const Options& options);

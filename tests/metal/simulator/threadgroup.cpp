@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <boost/context/detail/fcontext.hpp>
 #include <cstring>
 #include <stdexcept>
@@ -5,6 +6,7 @@
 #include <fmt/format.h>
 #include <sys/mman.h>
 
+#include "metal/simulator/memory.h"
 #include "metal/simulator/threadgroup.h"
 
 namespace calla::metal::simulation {
@@ -55,7 +57,7 @@ struct Machine::Stacks {
 };
 
 Machine::Machine(Report report) : report_(std::move(report)), stacks_(std::make_unique<Stacks>()) {
-  memory_declared_ = threadgroup_memory_limit;
+  memory_declared_ = memory_room;
   for (unsigned i = 0; i < max_threads; ++i) {
     threads_[i].index = i;
     threads_[i].lane = i % simd_width;
@@ -103,16 +105,16 @@ bool Machine::run(const Kernel& kernel, void* const* buffers, const Place& place
   groups_arrived_ = groups_finished_ = group_turn_ = 0;
   first_group_ = random_.below(group_count_);
   given_up_ = false;
-  for (unsigned at = 0; at < memory_declared_; at += sizeof(poison)) {
-    std::memcpy(memory_.data() + at, &poison, sizeof(poison));
-  }
+  fill_with_poison(std::span(memory_).first(memory_declared_));
+  std::fill_n(declared_.begin(), memory_declared_, false);
   memory_declared_ = 0;
+  barriers_ = {};
   for (unsigned i = 0; i < group_count_; ++i) {
-    groups_[i].finished = groups_[i].epoch = 0;
+    groups_[i].finished = groups_[i].barriers[0] = groups_[i].barriers[1] = 0;
     start(groups_[i]);
   }
   for (unsigned i = 0; i < place.threads; ++i) {
-    threads_[i].meetings = threads_[i].threadgroup_used = 0;
+    threads_[i].meetings = threads_[i].memory_used = threads_[i].memory_next = 0;
     threads_[i].context = make_fcontext(stacks_->top(i), stack_bytes - 4096, enter);
   }
   Thread& first = turn_of(simdgroup(0));
@@ -132,7 +134,7 @@ void Machine::next_simdgroup(Thread& from) {
   switch_to(from, next);
 }
 
-bool Machine::meet(Thread& thread, Meeting meeting, Site site) {
+bool Machine::meet(Thread& thread, Meeting meeting, unsigned order, Site site) {
   SimdGroup& group = *thread.group;
   if (group.arrived == 0) {
     if (group.finished > 0) {
@@ -153,7 +155,8 @@ bool Machine::meet(Thread& thread, Meeting meeting, Site site) {
     return false;
   }
   if (meeting != Meeting::threadgroup_barrier) {
-    if (meeting == Meeting::simdgroup_barrier) ++group.epoch;
+    group.barriers[0] += order & 1U;
+    group.barriers[1] += order >> 1 & 1U;
     start(group);
     group.first = thread.lane;
     return true;
@@ -171,6 +174,8 @@ bool Machine::meet(Thread& thread, Meeting meeting, Site site) {
     next_simdgroup(thread);
     return false;
   }
+  barriers_[0] += order & 1U;
+  barriers_[1] += order >> 1 & 1U;
   release(thread);
   return true;
 }
@@ -179,10 +184,7 @@ bool Machine::meet(Thread& thread, Meeting meeting, Site site) {
 void Machine::release(Thread& from) {
   groups_arrived_ = group_turn_ = 0;
   first_group_ = random_.below(group_count_);
-  for (unsigned i = 0; i < group_count_; ++i) {
-    groups_[i].epoch = 0;
-    start(groups_[i]);
-  }
+  for (unsigned i = 0; i < group_count_; ++i) start(groups_[i]);
   Thread& next = turn_of(simdgroup(0));
   if (&next == &from) return;
   current = &next;
@@ -210,26 +212,44 @@ void Machine::finish(Thread& thread) {
 }
 
 void* Machine::threadgroup_array(Thread& thread, unsigned bytes, unsigned alignment, Site site) {
-  const unsigned aligned = alignment < 16 ? 16 : alignment;
-  const unsigned begin = (thread.threadgroup_used + aligned - 1) / aligned * aligned;
-  if (bytes > threadgroup_memory_limit || begin + bytes > threadgroup_memory_limit) {
+  const unsigned aligned = std::max(alignment, 16U);
+  thread.memory_used = (thread.memory_used + aligned - 1) / aligned * aligned;
+  if (bytes > threadgroup_memory_limit || thread.memory_used + bytes > threadgroup_memory_limit) {
     give_up(fmt::format("more than {} bytes of threadgroup memory: {} with the array at {}:{}",
-                        threadgroup_memory_limit, begin + bytes, site.file, site.line));
+                        threadgroup_memory_limit, std::size_t{thread.memory_used} + bytes, site.file,
+                        site.line));
   }
-  thread.threadgroup_used = begin + bytes;
-  if (thread.threadgroup_used > memory_declared_) memory_declared_ = thread.threadgroup_used;
+  thread.memory_used += bytes;
+  const unsigned begin = (thread.memory_next + aligned - 1) / aligned * aligned;
+  thread.memory_next = begin + bytes + memory_gap;
+  if (thread.memory_next > memory_room) give_up("too many arrays in threadgroup memory for the simulator");
+  if (thread.memory_next > memory_declared_) {
+    memory_declared_ = thread.memory_next;
+    std::fill_n(declared_.begin() + begin, bytes, true);
+  }
   return memory_.data() + begin;
 }
 
+bool Machine::is_declared(std::size_t offset, std::size_t bytes) const {
+  return offset + bytes <= memory_room && declared_[offset] && declared_[offset + bytes - 1];
+}
+
+std::span<const std::byte> Machine::stacks() const { return {stacks_->base, Stacks::stride * max_threads}; }
+
 void Machine::report(const char* what, unsigned long value, Site site) {
-  report_(fmt::format("{}: {} ({} at {}:{})", whereabouts(), what, value, site.file, site.line));
+  report_(fmt::format("{} {} {} {}", kernel_->name, what, site.file, site.line),
+          fmt::format("{}: {} ({} at {}:{})", whereabouts(), what, value, site.file, site.line));
 }
 
 void Machine::give_up(const std::string& what) {
-  report_(fmt::format("{}: {}", whereabouts(), what));
+  report_(fmt::format("{} {}", kernel_->name, what), fmt::format("{}: {}", whereabouts(), what));
+  give_up();
+}
+
+void Machine::give_up() {
   given_up_ = true;
   switch_to(*current, driver_);
-  __builtin_unreachable();  // the driver never comes back to a threadgroup that it was told to give up
+  __builtin_unreachable();  // the driver does not come back to a threadgroup that was given up
 }
 
 std::string Machine::whereabouts() const {

@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <span>
 #include <string>
 
 #include "metal/simulator/machine.h"
@@ -21,13 +22,10 @@ struct Place {
   unsigned threads;                // of a threadgroup
 };
 
-/// What words hold that nothing wrote yet: as a float it is not a number.
-inline constexpr std::uint32_t poison = 0x7fb5d3a9U;
-
 class Machine {
  public:
-  /// Told of faults, with where they happened in words.
-  using Report = std::function<void(const std::string&)>;
+  /// Told of a fault: what it is the same fault as when it comes again, and its description.
+  using Report = std::function<void(const std::string& key, const std::string& what)>;
 
   explicit Machine(Report report);
   ~Machine();
@@ -41,10 +39,23 @@ class Machine {
   bool run(const Kernel& kernel, void* const* buffers, const Place& place, Random random);
 
   // For the running threads.
-  bool meet(Thread& thread, Meeting meeting, Site site);
+  bool meet(Thread& thread, Meeting meeting, unsigned order, Site site);
   void* threadgroup_array(Thread& thread, unsigned bytes, unsigned alignment, Site site);
   void report(const char* what, unsigned long value, Site site);
   const Place& place() const { return place_; }
+
+  // For the watch over memory.
+  /// Barriers of the threadgroup so far that order device memory, or threadgroup memory.
+  unsigned barriers(bool threadgroup_memory) const { return barriers_[threadgroup_memory ? 1 : 0]; }
+  /// Room for the threadgroup's arrays, which lie in it with gaps; and whether all of some bytes are in
+  /// arrays.
+  std::span<const std::byte> memory() const { return memory_; }
+  bool is_declared(std::size_t offset, std::size_t bytes) const;
+  std::span<const std::byte> stacks() const;
+  /// The kernel, the threadgroup and the thread that run, in words.
+  std::string whereabouts() const;
+  /// Ends the threadgroup in the middle of whatever its threads are at.
+  [[noreturn]] void give_up();
 
  private:
   struct Stacks;
@@ -57,7 +68,6 @@ class Machine {
   [[noreturn]] void give_up(const std::string& what);
   Thread& turn_of(SimdGroup& group);
   SimdGroup& simdgroup(unsigned turn);
-  std::string whereabouts() const;
 
   Report report_;
   std::unique_ptr<Stacks> stacks_;
@@ -77,8 +87,12 @@ class Machine {
   unsigned groups_arrived_ = 0;
   unsigned groups_finished_ = 0;
   Site barrier_{};
-  unsigned memory_declared_ = 0;  // of the last threadgroup: what has to be poisoned again
-  alignas(256) std::array<std::byte, threadgroup_memory_limit> memory_;
+  std::array<unsigned, 2> barriers_{};
+  static constexpr std::size_t memory_room = 2 * threadgroup_memory_limit;
+  static constexpr unsigned memory_gap = 64;  // behind each array
+  unsigned memory_declared_ = 0;              // of the last threadgroup: what has to be poisoned again
+  alignas(256) std::array<std::byte, memory_room> memory_;
+  std::array<bool, memory_room> declared_{};  // of each byte
 
   friend void run_thread(Machine& machine);
 };

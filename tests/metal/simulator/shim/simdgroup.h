@@ -14,13 +14,13 @@ constexpr mem_flags operator|(mem_flags a, mem_flags b) {
   return static_cast<mem_flags>(static_cast<uint>(a) | static_cast<uint>(b));
 }
 
-inline void threadgroup_barrier(mem_flags, CALLA_SITE) {
+CALLA_UNWATCHED inline void threadgroup_barrier(mem_flags flags, CALLA_SITE) {
   using namespace calla::metal::simulation;
-  meet(*current, Meeting::threadgroup_barrier, {file, line});
+  meet(*current, Meeting::threadgroup_barrier, static_cast<unsigned>(flags), {file, line});
 }
-inline void simdgroup_barrier(mem_flags, CALLA_SITE) {
+CALLA_UNWATCHED inline void simdgroup_barrier(mem_flags flags, CALLA_SITE) {
   using namespace calla::metal::simulation;
-  meet(*current, Meeting::simdgroup_barrier, {file, line});
+  meet(*current, Meeting::simdgroup_barrier, static_cast<unsigned>(flags), {file, line});
 }
 
 template <class T>
@@ -36,20 +36,26 @@ template <class T>
 concept simd_type = (sizeof(typename element<T>::type) == 2 || sizeof(typename element<T>::type) == 4) &&
                     sizeof(T) <= 16;
 
+/// Waits for the other lanes.
+CALLA_UNWATCHED inline void meet_lanes(const char* file, uint line) {
+  using namespace calla::metal::simulation;
+  meet(*current, Meeting::simd_function, 0, {file, line});
+}
+
 /// All lanes' values.
 template <simd_type T>
-const T* exchange(T value, const char* file, uint line) {
+CALLA_UNWATCHED const T* exchange(T value, const char* file, uint line) {
   using namespace calla::metal::simulation;
   Thread& thread = *current;
   T* values = reinterpret_cast<T*>(thread.group->exchange[thread.meetings++ & 1]);
   values[thread.lane] = value;
-  meet(thread, Meeting::simd_function, {file, line});
+  meet(thread, Meeting::simd_function, 0, {file, line});
   return values;
 }
 
 /// The values combined as a butterfly does: first those 16 lanes apart.
 template <simd_type T, class Operation>
-T reduce(T value, Operation operation, const char* file, uint line) {
+CALLA_UNWATCHED T reduce(T value, Operation operation, const char* file, uint line) {
   const T* values = exchange(value, file, line);
   T partial[16];
   for (uint i = 0; i < 16; ++i) partial[i] = operation(values[i], values[i + 16]);
@@ -74,11 +80,11 @@ CALLA_REDUCTION(simd_or, a | b)
 CALLA_REDUCTION(simd_xor, a ^ b)
 #undef CALLA_REDUCTION
 
-inline uint this_lane() { return calla::metal::simulation::current->lane; }
+CALLA_UNWATCHED inline uint this_lane() { return calla::metal::simulation::current->lane; }
 
 /// A lane's value, for which the lane must exist.
 template <simd_type T>
-T value_of(const T* values, uint lane, const char* file, uint line) {
+CALLA_UNWATCHED T value_of(const T* values, uint lane, const char* file, uint line) {
   if (lane >= 32) {
     calla::metal::simulation::report("a value is read from a lane that does not exist", lane, {file, line});
     lane %= 32;
@@ -95,7 +101,7 @@ T simd_broadcast(T value, ushort lane, CALLA_SITE) {
   return value_of(exchange(value, file, line), lane, file, line);
 }
 template <simd_type T>
-T simd_broadcast_first(T value, CALLA_SITE) {
+CALLA_UNWATCHED T simd_broadcast_first(T value, CALLA_SITE) {
   return exchange(value, file, line)[0];
 }
 template <simd_type T>
@@ -103,40 +109,40 @@ T simd_shuffle_xor(T value, ushort mask, CALLA_SITE) {
   return value_of(exchange(value, file, line), this_lane() ^ mask, file, line);
 }
 template <simd_type T>
-T simd_shuffle_up(T value, ushort delta, CALLA_SITE) {
+CALLA_UNWATCHED T simd_shuffle_up(T value, ushort delta, CALLA_SITE) {
   const T* values = exchange(value, file, line);
   return this_lane() >= delta ? values[this_lane() - delta] : value;
 }
 template <simd_type T>
-T simd_shuffle_down(T value, ushort delta, CALLA_SITE) {
+CALLA_UNWATCHED T simd_shuffle_down(T value, ushort delta, CALLA_SITE) {
   const T* values = exchange(value, file, line);
   return this_lane() + delta < 32U ? values[this_lane() + delta] : value;
 }
 template <simd_type T>
-T simd_shuffle_rotate_up(T value, ushort delta, CALLA_SITE) {
+CALLA_UNWATCHED T simd_shuffle_rotate_up(T value, ushort delta, CALLA_SITE) {
   return exchange(value, file, line)[(this_lane() - delta) % 32U];
 }
 template <simd_type T>
-T simd_shuffle_rotate_down(T value, ushort delta, CALLA_SITE) {
+CALLA_UNWATCHED T simd_shuffle_rotate_down(T value, ushort delta, CALLA_SITE) {
   return exchange(value, file, line)[(this_lane() + delta) % 32U];
 }
 
 template <simd_type T>
-T simd_prefix_inclusive_sum(T value, CALLA_SITE) {
+CALLA_UNWATCHED T simd_prefix_inclusive_sum(T value, CALLA_SITE) {
   const T* values = exchange(value, file, line);
   T sum = values[0];
   for (uint i = 1; i <= this_lane(); ++i) sum = static_cast<T>(sum + values[i]);
   return sum;
 }
 template <simd_type T>
-T simd_prefix_exclusive_sum(T value, CALLA_SITE) {
+CALLA_UNWATCHED T simd_prefix_exclusive_sum(T value, CALLA_SITE) {
   const T* values = exchange(value, file, line);
   T sum = T(0);
   for (uint i = 0; i < this_lane(); ++i) sum = static_cast<T>(sum + values[i]);
   return sum;
 }
 template <simd_type T>
-T simd_prefix_inclusive_product(T value, CALLA_SITE) {
+CALLA_UNWATCHED T simd_prefix_inclusive_product(T value, CALLA_SITE) {
   const T* values = exchange(value, file, line);
   T product = values[0];
   for (uint i = 1; i <= this_lane(); ++i) product = static_cast<T>(product * values[i]);
@@ -155,7 +161,7 @@ class simd_vote {
  private:
   vote_t lanes_;
 };
-inline simd_vote simd_ballot(bool condition, CALLA_SITE) {
+CALLA_UNWATCHED inline simd_vote simd_ballot(bool condition, CALLA_SITE) {
   const uint* values = exchange(condition ? 1U : 0U, file, line);
   ulong lanes = 0;
   for (uint i = 0; i < 32; ++i) lanes |= static_cast<ulong>(values[i]) << i;

@@ -41,8 +41,7 @@ simdgroup_matrix<T, columns, rows> make_filled_simdgroup_matrix(T value) {
 template <class T>
 void simdgroup_load(simdgroup_matrix<T, 8, 8>& matrix, const T* from, ulong elements_per_row = 8,
                     ulong2 origin = ulong2(0UL), bool transpose = false, CALLA_SITE) {
-  calla::metal::simulation::meet(*calla::metal::simulation::current,
-                                 calla::metal::simulation::Meeting::simd_function, {file, line});
+  meet_lanes(file, line);
   const ulong row = matrix_row(this_lane());
   const ulong column = matrix_column(this_lane());
   from += origin.y * elements_per_row + origin.x;
@@ -53,8 +52,7 @@ void simdgroup_load(simdgroup_matrix<T, 8, 8>& matrix, const T* from, ulong elem
 template <class T>
 void simdgroup_store(const simdgroup_matrix<T, 8, 8>& matrix, T* to, ulong elements_per_row = 8,
                      ulong2 origin = ulong2(0UL), bool transpose = false, CALLA_SITE) {
-  calla::metal::simulation::meet(*calla::metal::simulation::current,
-                                 calla::metal::simulation::Meeting::simd_function, {file, line});
+  meet_lanes(file, line);
   const ulong row = matrix_row(this_lane());
   const ulong column = matrix_column(this_lane());
   to += origin.y * elements_per_row + origin.x;
@@ -65,9 +63,10 @@ void simdgroup_store(const simdgroup_matrix<T, 8, 8>& matrix, T* to, ulong eleme
 
 /// d = a b + c, the products added one after another in float32.
 template <class D, class A, class B, class C>
-void simdgroup_multiply_accumulate(simdgroup_matrix<D, 8, 8>& d, const simdgroup_matrix<A, 8, 8>& a,
-                                   const simdgroup_matrix<B, 8, 8>& b, const simdgroup_matrix<C, 8, 8>& c,
-                                   CALLA_SITE) {
+CALLA_UNWATCHED void simdgroup_multiply_accumulate(simdgroup_matrix<D, 8, 8>& d,
+                                                   const simdgroup_matrix<A, 8, 8>& a,
+                                                   const simdgroup_matrix<B, 8, 8>& b,
+                                                   const simdgroup_matrix<C, 8, 8>& c, CALLA_SITE) {
   using namespace calla::metal::simulation;
   struct Operands {
     float a[8][8];
@@ -84,7 +83,7 @@ void simdgroup_multiply_accumulate(simdgroup_matrix<D, 8, 8>& d, const simdgroup
       float2(static_cast<float>(b.thread_elements()[0]), static_cast<float>(b.thread_elements()[1]));
   *reinterpret_cast<float2*>(&operands.a[row][column]) = left;
   *reinterpret_cast<float2*>(&operands.b[row][column]) = right;
-  meet(thread, Meeting::simd_function, {file, line});
+  meet(thread, Meeting::simd_function, 0, {file, line});
   float2 sum = float2(static_cast<float>(c.thread_elements()[0]), static_cast<float>(c.thread_elements()[1]));
   for (uint k = 0; k < 8; ++k) {
     sum = sum + operands.a[row][k] * *reinterpret_cast<const float2*>(&operands.b[k][column]);
@@ -92,8 +91,8 @@ void simdgroup_multiply_accumulate(simdgroup_matrix<D, 8, 8>& d, const simdgroup
   d.thread_elements() = vec<D, 2>(D(sum.x), D(sum.y));
 }
 template <class D, class A, class B>
-void simdgroup_multiply(simdgroup_matrix<D, 8, 8>& d, const simdgroup_matrix<A, 8, 8>& a,
-                        const simdgroup_matrix<B, 8, 8>& b, CALLA_SITE) {
+CALLA_UNWATCHED void simdgroup_multiply(simdgroup_matrix<D, 8, 8>& d, const simdgroup_matrix<A, 8, 8>& a,
+                                        const simdgroup_matrix<B, 8, 8>& b, CALLA_SITE) {
   simdgroup_multiply_accumulate(d, a, b, make_filled_simdgroup_matrix<D, 8, 8>(D(0)), file, line);
 }
 
