@@ -30,6 +30,12 @@ struct matmul2d_descriptor {
   mode matmul_mode;
 };
 
+CALLA_UNWATCHED inline void this_position(calla::metal::simulation::Attribute attribute,
+                                          unsigned (&values)[3]) {
+  position(*calla::metal::simulation::current, attribute, values);
+}
+CALLA_UNWATCHED inline uint this_thread() { return calla::metal::simulation::current->index; }
+
 /// A result [rows][columns], divided among `threads`.
 template <class T, int rows, int columns, int threads>
 class cooperative_tensor {
@@ -37,10 +43,9 @@ class cooperative_tensor {
 
  public:
   cooperative_tensor() {
-    unsigned values[3];
-    position(*calla::metal::simulation::current,
-             calla::metal::simulation::Attribute::threadgroup_position_in_grid, values);
-    const uint mixed = (values[0] * 0x9e3779b9U + values[1]) * 0x85ebca6bU + values[2];
+    unsigned group[3];
+    this_position(calla::metal::simulation::Attribute::threadgroup_position_in_grid, group);
+    const uint mixed = (group[0] * 0x9e3779b9U + group[1]) * 0x85ebca6bU + group[2];
     factor_ = (mixed >> 8 | 1U);
     offset_ = mixed ^ mixed >> 15;
     for (T& value : values_) value = T(__builtin_nanf(""));
@@ -63,7 +68,7 @@ class cooperative_tensor {
  private:
   static_assert((rows * columns & (rows * columns - 1)) == 0, "an odd factor permutes a power of two");
   uint element(uint16_t i) const {
-    const uint number = calla::metal::simulation::current->index * (get_capacity() - 1U) + i;
+    const uint number = this_thread() * (get_capacity() - 1U) + i;
     return (number * factor_ + offset_) % (rows * columns);
   }
 
@@ -91,9 +96,9 @@ class matmul2d {
   template <class Left, class Right, class Destination>
   void run(Left& left, Right& right, Destination& destination, CALLA_SITE) const {
     using namespace calla::metal::simulation;
-    meet(*current, Meeting::simd_function, {file, line});
+    metal::meet_lanes(file, line);
     unsigned groups[3];
-    position(*current, Attribute::simdgroups_per_threadgroup, groups);
+    this_position(Attribute::simdgroups_per_threadgroup, groups);
     if (groups[0] != Scope::simdgroups)
       report("an operation of other SIMD-groups than there are", groups[0], {file, line});
     for (uint16_t i = 0; destination.is_valid_element(i); ++i) {
