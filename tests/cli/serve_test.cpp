@@ -18,6 +18,8 @@
 #include "support/http_client.h"
 #include "support/support.h"
 
+extern char** environ;  // which not every system's headers declare
+
 namespace calla {
 namespace {
 

@@ -13,7 +13,7 @@
 #include <gtest/gtest.h>
 
 #include "metal/device.h"
-#include "metal/simulator/simulated_device.h"
+#include "metal/test_device.h"
 
 namespace calla::metal {
 
@@ -28,7 +28,7 @@ inline std::vector<float> normal_values(std::size_t count, float mean, float dev
 class Gpu {
  public:
   explicit Gpu(const Shape& shape, bool checked = true)
-      : device_(simulation::make_device({.shape = shape, .checked = checked})) {}
+      : device_(make_test_device({.shape = shape, .checked = checked})) {}
 
   /// A buffer that nothing has written.
   template <class T>
@@ -69,7 +69,7 @@ class Gpu {
   }
 
  private:
-  std::unique_ptr<simulation::SimulatedDevice> device_;
+  std::unique_ptr<TestDevice> device_;
 };
 
 template <class T>

@@ -32,6 +32,10 @@ std::string HttpAnswer::header(const std::string& name) const {
 }
 
 HttpClient::HttpClient(int port) : socket_(::socket(AF_INET, SOCK_STREAM, 0)) {
+#ifdef SO_NOSIGPIPE
+  const int on = 1;
+  ::setsockopt(socket_, SOL_SOCKET, SO_NOSIGPIPE, &on, sizeof(on));
+#endif
   sockaddr_in address{};
   address.sin_family = AF_INET;
   address.sin_port = htons(static_cast<std::uint16_t>(port));
@@ -55,8 +59,14 @@ void HttpClient::abort() {
 }
 
 bool HttpClient::send(std::string_view bytes) const {
+  // A peer that has closed is an error, not a signal: said with each piece, or, on macOS, of the socket.
+#ifdef SO_NOSIGPIPE
+  constexpr int flags = 0;
+#else
+  constexpr int flags = MSG_NOSIGNAL;
+#endif
   while (!bytes.empty()) {
-    const ssize_t sent = ::send(socket_, bytes.data(), bytes.size(), MSG_NOSIGNAL);
+    const ssize_t sent = ::send(socket_, bytes.data(), bytes.size(), flags);
     if (sent <= 0) return false;
     bytes.remove_prefix(static_cast<std::size_t>(sent));
   }

@@ -1,0 +1,73 @@
+// What the tests of the kernels run on: the GPU of a Mac where Calla is built for it, elsewhere the simulated
+// one.
+#pragma once
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "metal/device.h"
+
+#ifdef CALLA_WITH_METAL
+
+#include "metal/device_apple.h"
+
+namespace calla::metal {
+
+/// The shape counts; the rest says what a simulated device does.
+struct TestDeviceOptions {
+  Shape shape = demo;
+  bool checked = true;
+  std::uint64_t seed = 1;
+  bool tensor_units = false;
+};
+
+/// Apple's device under the simulated one's name, with nobody to watch it.
+class TestDevice final : public Device {
+ public:
+  explicit TestDevice(const Shape& shape) : device_(make_apple_device(shape)) {}
+
+  const std::vector<std::string>& findings() const { return none_; }
+
+  std::string_view name() const override { return device_->name(); }
+  Family family() const override { return device_->family(); }
+  bool has_tensor_units() const override { return device_->has_tensor_units(); }
+  std::uint64_t max_buffer() const override { return device_->max_buffer(); }
+  std::uint64_t working_set() const override { return device_->working_set(); }
+  std::unique_ptr<Buffer> allocate(std::size_t bytes, Hazards hazards) override {
+    return device_->allocate(bytes, hazards);
+  }
+  std::unique_ptr<Buffer> map(std::span<const std::byte> pages) override { return device_->map(pages); }
+  std::size_t map_alignment() const override { return device_->map_alignment(); }
+  std::unique_ptr<Pipeline> pipeline(std::string_view kernel, std::uint32_t threads) override {
+    return device_->pipeline(kernel, threads);
+  }
+  std::unique_ptr<Pass> begin() override { return device_->begin(); }
+  void expect_work() override { device_->expect_work(); }
+
+ private:
+  std::unique_ptr<Device> device_;
+  std::vector<std::string> none_;
+};
+
+inline std::unique_ptr<TestDevice> make_test_device(const TestDeviceOptions& options) {
+  return std::make_unique<TestDevice>(options.shape);
+}
+
+}  // namespace calla::metal
+
+#else
+
+#include "metal/simulator/simulated_device.h"
+
+namespace calla::metal {
+
+using TestDeviceOptions = simulation::Options;
+using TestDevice = simulation::SimulatedDevice;
+
+inline std::unique_ptr<TestDevice> make_test_device(const TestDeviceOptions& options) {
+  return simulation::make_device(options);
+}
+
+}  // namespace calla::metal
+
+#endif
