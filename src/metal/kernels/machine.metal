@@ -11,11 +11,11 @@ using namespace calla_kernels;
 kernel void read_words(device const uint4* words [[buffer(0)]],
                        device uint* sums [[buffer(1)]],
                        constant ReadArguments& args [[buffer(2)]],
-                       uint thread_index [[thread_position_in_grid]],
+                       uint3 at [[thread_position_in_grid]],
                        uint3 groups [[threadgroups_per_grid]]) {
   const uint stride = groups.x * read_threads;
   uint4 sum = uint4(0U);
-  uint i = thread_index;
+  uint i = at.x;
   for (; i + 3 * stride < args.count; i += 4 * stride) {
     const uint4 a = words[i];
     const uint4 b = words[i + stride];
@@ -24,7 +24,7 @@ kernel void read_words(device const uint4* words [[buffer(0)]],
     sum += (a + b) + (c + d);
   }
   for (; i < args.count; i += stride) sum += words[i];
-  sums[thread_index] = sum.x + sum.y + sum.z + sum.w;
+  sums[at.x] = sum.x + sum.y + sum.z + sum.w;
 }
 
 // out[SIMD-group] [8][8] = rounds * product_chains * 8 with ones in both factors: products of 8 x 8 x 8 in
