@@ -59,6 +59,8 @@ constexpr std::array wrong = {
           "i); }",
           "ambiguous"},
     Wrong{"kernel void k(device float* x [[buffer(0)]]) { x[0] = x[1] * 1.5; }", "double precision"},
+    Wrong{"kernel void k(device float* x [[buffer(0)]]) { if constexpr (sizeof(*x) == 4) x[0] = 0.0f; }",
+          "C++17"},
     Wrong{"kernel void k(device float* x [[buffer(0)]]) { uint half = 1; x[half] = 0.0f; }", "error"},
 };
 

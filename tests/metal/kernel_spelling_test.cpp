@@ -80,11 +80,33 @@ std::vector<std::string> faults(const std::string& text) {
   return found;
 }
 
+/// A kernel's places in the grid and its extents are all vectors of one size or all scalars. Gives the
+/// parameters that break this.
+std::vector<std::string> mixed_places(const std::string& text) {
+  static const std::regex place(
+      R"((u?int|u?short)([23]?)\s+\w+\s*\[\[)"
+      R"((threads?|threadgroups?)_(position_in_grid|position_in_threadgroup|per_grid|per_threadgroup)\]\])");
+  const std::string code = code_of(text);
+  std::vector<std::string> found;
+  for (std::size_t begin = code.find("kernel void"); begin != std::string::npos;) {
+    const std::size_t end = code.find('{', begin);
+    const std::string signature = code.substr(begin, end - begin);
+    const std::sregex_iterator first(signature.begin(), signature.end(), place);
+    for (std::sregex_iterator other = first; other != std::sregex_iterator(); ++other) {
+      if ((*other)[2] != (*first)[2])
+        found.push_back(fmt::format("{} beside {}", other->str(), first->str()));
+    }
+    begin = code.find("kernel void", begin + 1);
+  }
+  return found;
+}
+
 TEST(KernelSpelling, IsMetals) {
   for (const auto& entry : std::filesystem::directory_iterator(source("src/metal/kernels"))) {
     if (entry.path().extension() != ".metal" && entry.path().extension() != ".h") continue;
     for (const std::string& fault : faults(read_file(entry.path())))
       ADD_FAILURE() << entry.path().filename().string() << ':' << fault;
+    EXPECT_EQ(mixed_places(read_file(entry.path())), std::vector<std::string>()) << entry.path();
   }
 }
 
@@ -96,6 +118,17 @@ TEST(KernelSpelling, EachFaultIsSeen) {
   }
   EXPECT_EQ(faults("inline float first(const float* x) { return x[0]; }").size(), 1U);
   EXPECT_EQ(faults("  thread float4& sum = sums[0], float& last = sums[1];").size(), 1U);
+}
+
+TEST(KernelSpelling, PlacesInTheGridAreOfOneSize) {
+  EXPECT_EQ(
+      mixed_places(
+          "kernel void k(uint at [[thread_position_in_grid]],\n"
+          "              uint3 groups [[threadgroups_per_grid]]) {}\n"
+          "kernel void l(uint3 at [[thread_position_in_grid]], uint lane [[thread_index_in_simdgroup]],\n"
+          "              uint3 groups [[threadgroups_per_grid]]) {}")
+          .size(),
+      1U);
 }
 
 TEST(KernelSpelling, WhatIsRightPasses) {

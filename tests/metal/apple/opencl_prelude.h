@@ -50,6 +50,24 @@ CALLA_VECTORS(float, float)
 CALLA_VECTORS(int, bool)
 #undef CALLA_VECTORS
 
+// Held in memory only: OpenCL has no arithmetic on it, nor do the kernels.
+struct bfloat {
+  bfloat() = default;
+  explicit bfloat(float value);
+  explicit operator float() const;
+
+ private:
+  ushort bits_;
+};
+struct alignas(8) bfloat4 {
+  bfloat4() = default;
+  explicit bfloat4(float4 values);
+  explicit operator float4() const;
+
+ private:
+  ushort bits_[4];
+};
+
 template <class To, class From>
 To as_type(From from) {
   return __builtin_astype(from, To);
