@@ -5,7 +5,7 @@
 #include <gtest/gtest.h>
 
 #include "base/error.h"
-#include "metal/simulator/simulated_device.h"
+#include "metal/test_device.h"
 #include "reference/backend.h"
 #include "support/backend_contract.h"
 #include "support/divergence.h"
@@ -17,8 +17,8 @@ constexpr int chunk = 128;
 
 std::unique_ptr<Backend> make(int slots, int context, const Shape& shape = demo,
                               Weights weights = test::demo_weights()) {
-  return metal::make_backend(metal::simulation::make_device({.shape = demo, .checked = false}), shape,
-                             weights, slots, context, {}, chunk);
+  return metal::make_backend(metal::make_test_device({.shape = demo, .checked = false}), shape, weights,
+                             slots, context, {}, chunk);
 }
 }  // namespace
 
@@ -119,8 +119,8 @@ TEST(MetalBackend, ABatchGivesTheSameBits) {
 TEST(MetalBackend, EveryOrderOfThreadsGivesTheSameBits) {
   std::vector<std::vector<float>> first;
   for (const std::uint64_t seed : {1, 2, 3}) {
-    const auto b = make_backend(simulation::make_device({.shape = demo, .checked = false, .seed = seed}),
-                                demo, test::demo_weights(), 1, 256, {}, chunk);
+    const auto b = make_backend(make_test_device({.shape = demo, .checked = false, .seed = seed}), demo,
+                                test::demo_weights(), 1, 256, {}, chunk);
     begin(*b, 0, long_prompt(70));
     decode(*b, 0, 3);
     const auto rows = scores(*b, 0, long_prompt(2));
@@ -130,8 +130,8 @@ TEST(MetalBackend, EveryOrderOfThreadsGivesTheSameBits) {
 }
 
 TEST(MetalBackend, TheSimulatorFindsNothingWrong) {
-  auto device = simulation::make_device({.shape = demo, .checked = true});
-  const simulation::SimulatedDevice& watched = *device;
+  auto device = make_test_device({.shape = demo, .checked = true});
+  const TestDevice& watched = *device;
   Shape cut = demo;
   cut.layers = 4;  // of each kind of layer there is one
   Weights weights = test::demo_weights();

@@ -10,7 +10,7 @@
 #include "cli/eval_documents.h"
 #include "cli/eval_score.h"
 #include "metal/backend.h"
-#include "metal/simulator/simulated_device.h"
+#include "metal/test_device.h"
 #include "reference/backend.h"
 #include "support/demo.h"
 
@@ -20,8 +20,8 @@ namespace {
 constexpr Token end_of_turn = 2422;
 
 std::unique_ptr<Backend> make(int slots, int context) {
-  return make_backend(simulation::make_device({.shape = demo, .checked = false}), demo, test::demo_weights(),
-                      slots, context, {}, 256);
+  return make_backend(make_test_device({.shape = demo, .checked = false}), demo, test::demo_weights(), slots,
+                      context, {}, 256);
 }
 
 /// By how much the reference prefers its most probable token to the next one, behind some tokens.

@@ -14,7 +14,7 @@
 
 #include "metal/kernels/arguments.h"
 #include "metal/sample_slots.h"
-#include "metal/simulator/simulated_device.h"
+#include "metal/test_device.h"
 
 namespace calla::metal {
 
@@ -27,7 +27,7 @@ class SampleRig {
  public:
   explicit SampleRig(const Shape& shape, bool checked = true)
       : vocabulary(static_cast<std::size_t>(shape.vocabulary)),
-        device(simulation::make_device({.shape = shape, .checked = checked, .seed = 11})),
+        device(make_test_device({.shape = shape, .checked = checked, .seed = 11})),
         slots(*device, sample_slots, shape.vocabulary),
         states_(device->allocate(sample_slots * sizeof(SlotState), Hazards::tracked)),
         logits_(device->allocate(sample_slots * vocabulary * sizeof(float), Hazards::tracked)),
@@ -99,7 +99,7 @@ class SampleRig {
   }
 
   std::size_t vocabulary;
-  std::unique_ptr<simulation::SimulatedDevice> device;
+  std::unique_ptr<TestDevice> device;
   SampleSlots slots;
   std::uint32_t step = 0;
 

@@ -428,7 +428,7 @@ TEST(MetalSample, ALogitThatIsNotFiniteIsAFault) {
 
 // What tells kernels that look at peaks alone of such a logit.
 TEST(MetalSample, TheHeadMarksLogitsThatAreNotFinite) {
-  const auto device = simulation::make_device({.shape = demo});
+  const auto device = make_test_device({.shape = demo});
   const auto hidden = static_cast<std::size_t>(demo.hidden);
   const auto vocabulary = static_cast<std::size_t>(demo.vocabulary);
   const auto zeros = [&](std::size_t bytes) {
