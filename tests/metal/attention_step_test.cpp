@@ -129,13 +129,23 @@ TEST_P(AttentionStep, TakesAllPositionsAtOnce) {
   }
 }
 
-// Splits of 64, of 128 and of 256 positions.
+// Splits of 64 positions.
 TEST_P(AttentionStep, TakesPositionsInSplits) {
-  std::vector<unsigned> positions{256, 257, 319, 320, 511, 512, 1023};
-  if (GetParam() == demo) positions.insert(positions.end(), {8191, 8192, 8300, 16384});
-  for (const unsigned position : positions) {
+  for (const unsigned position : {256U, 257U, 319U, 320U, 511U, 512U, 1023U}) {
     const std::vector<float> projected = inputs(1, position);
     const Slots slots(gpu, GetParam(), 1, position + 1);
+    slots.fill(0, position);
+    slots.check(0, projected, slots.split_step({{0}}, projected, split_count(position + 1)));
+  }
+}
+
+// As many splits of 64 positions as there may be, splits of 128, and of 256. Without the checkers, for its
+// length.
+TEST(AttentionStepAtLength, TakesLongerSplits) {
+  Gpu gpu(demo, false);
+  for (const unsigned position : {8191U, 8192U, 8300U, 16384U}) {
+    const std::vector<float> projected = normal_values(AttentionExtents(demo).projected, 0, 1, position);
+    const Slots slots(gpu, demo, 1, position + 1);
     slots.fill(0, position);
     slots.check(0, projected, slots.split_step({{0}}, projected, split_count(position + 1)));
   }
