@@ -14,6 +14,7 @@ namespace calla::metal {
 namespace {
 
 TEST(GemmTensor, ProjectsRowsToTheSameBitsInAnyNumber) {
+  CALLA_REQUIRE_TENSOR_UNITS();
   for (const unsigned columns : {64U, 2048U}) {
     Gpu gpu(qwen36_35b);
     const SideBySide w(gpu, {40, 32, 24, 1}, columns);
@@ -35,6 +36,7 @@ TEST(GemmTensor, ProjectsRowsToTheSameBitsInAnyNumber) {
 }
 
 TEST(GemmTensor, OneMatrixWithAndWithoutTheResidualStream) {
+  CALLA_REQUIRE_TENSOR_UNITS();
   Gpu gpu(demo);
   constexpr unsigned columns = 512;
   constexpr unsigned outputs = 136;
@@ -68,6 +70,7 @@ class ExpertsTensor : public testing::TestWithParam<Shape> {
 };
 
 TEST_P(ExpertsTensor, GateAndUpThenDown) {
+  CALLA_REQUIRE_TENSOR_UNITS();
   const TestMatrix gate(used_experts * width, hidden, 4, 1);
   const TestMatrix up(used_experts * width, hidden, 4, 2);
   const TestMatrix down(used_experts * hidden, width, 4, 3);
@@ -110,6 +113,7 @@ TEST_P(ExpertsTensor, GateAndUpThenDown) {
 }
 
 TEST_P(ExpertsTensor, SharedExpertsGateAndUp) {
+  CALLA_REQUIRE_TENSOR_UNITS();
   const TestMatrix gate(shared_width, hidden, 4, 1);
   const TestMatrix up(shared_width, hidden, 4, 2);
   const DeviceMatrix gates(gpu, gate);

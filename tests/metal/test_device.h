@@ -13,24 +13,26 @@
 
 namespace calla::metal {
 
-/// The shape counts; the rest says what a simulated device does.
+/// `checked` and `seed` are for the simulated device alone.
 struct TestDeviceOptions {
   Shape shape = demo;
   bool checked = true;
   std::uint64_t seed = 1;
-  bool tensor_units = false;
+  bool tensor_units = false;  // whether they may be used, where there are some
 };
 
 /// Apple's device under the simulated one's name, with nobody to watch it.
 class TestDevice final : public Device {
  public:
-  explicit TestDevice(const Shape& shape) : device_(make_apple_device(shape)) {}
+  explicit TestDevice(const TestDeviceOptions& options)
+      : device_(make_apple_device(options.shape)),
+        tensor_units_(options.tensor_units && device_->has_tensor_units()) {}
 
   const std::vector<std::string>& findings() const { return none_; }
 
   std::string_view name() const override { return device_->name(); }
   Family family() const override { return device_->family(); }
-  bool has_tensor_units() const override { return device_->has_tensor_units(); }
+  bool has_tensor_units() const override { return tensor_units_; }
   std::uint64_t max_buffer() const override { return device_->max_buffer(); }
   std::uint64_t working_set() const override { return device_->working_set(); }
   std::unique_ptr<Buffer> allocate(std::size_t bytes, Hazards hazards) override {
@@ -46,12 +48,16 @@ class TestDevice final : public Device {
 
  private:
   std::unique_ptr<Device> device_;
+  bool tensor_units_;
   std::vector<std::string> none_;
 };
 
 inline std::unique_ptr<TestDevice> make_test_device(const TestDeviceOptions& options) {
-  return std::make_unique<TestDevice>(options.shape);
+  return std::make_unique<TestDevice>(options);
 }
+
+/// Whether kernels for tensor units can be run.
+inline bool runs_tensor_kernels() { return make_apple_device(demo)->has_tensor_units(); }
 
 }  // namespace calla::metal
 
@@ -68,6 +74,11 @@ inline std::unique_ptr<TestDevice> make_test_device(const TestDeviceOptions& opt
   return simulation::make_device(options);
 }
 
+inline bool runs_tensor_kernels() { return true; }
+
 }  // namespace calla::metal
 
 #endif
+
+#define CALLA_REQUIRE_TENSOR_UNITS() \
+  if (!::calla::metal::runs_tensor_kernels()) GTEST_SKIP() << "this GPU has no tensor units"
