@@ -57,7 +57,7 @@ build/release/build.ninja: CMakeLists.txt CMakePresets.json cmake/*.cmake | inst
 install:
 	@tools/install_dependencies.sh
 
-SOURCES = $(shell git ls-files 'src/*.cpp' 'src/*.h' 'src/*.inl' 'src/*.cu' 'src/*.cuh' 'tests/*.cpp' 'tests/*.h' 'bench/*.cpp' 'fuzz/*.cpp')
+SOURCES = $(shell git ls-files 'src/*.cpp' 'src/*.h' 'src/*.inl' 'src/*.cu' 'src/*.cuh' 'src/*.metal' 'src/*.mm' 'tests/*.cpp' 'tests/*.h' 'bench/*.cpp' 'fuzz/*.cpp')
 
 format:
 	@clang-format -i $(SOURCES)

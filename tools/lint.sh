@@ -4,12 +4,12 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-mapfile -t sources < <(git ls-files 'src/*.cpp' 'src/*.h' 'src/*.inl' 'src/*.cu' 'src/*.cuh' 'tests/*.cpp' 'tests/*.h' 'bench/*.cpp' 'fuzz/*.cpp')
+mapfile -t sources < <(git ls-files 'src/*.cpp' 'src/*.h' 'src/*.inl' 'src/*.cu' 'src/*.cuh' 'src/*.metal' 'src/*.mm' 'tests/*.cpp' 'tests/*.h' 'bench/*.cpp' 'fuzz/*.cpp')
 echo "== clang-format: ${#sources[@]} files"
 clang-format --dry-run --Werror "${sources[@]}"
 
 echo "== Rooms: nothing includes upward"
-rooms=(base model text checkpoint reference cpu cuda engine chat server cli)
+rooms=(base model text checkpoint reference cpu cuda metal engine chat server cli)
 for i in "${!rooms[@]}"; do
   for above in "${rooms[@]:i+1}"; do
     if grep -rn "#include \"$above/" "src/${rooms[i]}"; then

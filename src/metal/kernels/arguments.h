@@ -64,8 +64,8 @@ struct AttentionArguments {
 };
 
 /// Positions of a split of the context when attention covers `positions` of them: all, up to single_pass;
-/// else the smallest power of two from smallest_split on that gives no more than max_splits. Depends on nothing else, so
-/// that a row's result does not change with what runs beside it.
+/// else the smallest power of two from smallest_split on that gives no more than max_splits. Depends on
+/// nothing else, so that a row's result does not change with what runs beside it.
 inline unsigned split_positions(unsigned positions) {
   if (positions <= single_pass) return single_pass;
   unsigned length = smallest_split;

@@ -6,7 +6,8 @@
 //
 // 64 threads; a row of W, or one of G and the same of U, a SIMD-group: both run at once, and what counts is
 // that all cores take part. R rows of u. Float32 throughout. Moves (35B) 0.56 and 1.2 MB of weights; u comes
-// from caches, for each row four times as much. Live floats a thread: 35 of R = 1, 85 of R = 4. Bound by latency.
+// from caches, for each row four times as much. Live floats a thread: 35 of R = 1, 85 of R = 4. Bound by
+// latency.
 #include <metal_stdlib>
 
 #include "metal/kernels/affine.h"

@@ -1,4 +1,5 @@
-// The words of Objective-C that are macros and types of Apple's headers (documentation/objectivec/objective-c-runtime).
+// The words of Objective-C that are macros and types of Apple's headers
+// (documentation/objectivec/objective-c-runtime).
 #pragma once
 
 typedef bool BOOL;  // on Apple silicon

@@ -1,6 +1,7 @@
-// Metal's words for clang's OpenCL C++ mode, which is the nearest thing to Apple's compiler that runs anywhere: it knows
-// address spaces. Functions are declared only; nothing is ever run. With the generic address space switched off a pointer
-// to device memory given where a threadgroup or thread pointer is asked for is an error, as it is in Metal.
+// Metal's words for clang's OpenCL C++ mode, which is the nearest thing to Apple's compiler that runs
+// anywhere: it knows address spaces. Functions are declared only; nothing is ever run. With the generic
+// address space switched off a pointer to device memory given where a threadgroup or thread pointer is asked
+// for is an error, as it is in Metal.
 #pragma once
 
 #pragma OPENCL EXTENSION cl_khr_fp16 : enable
@@ -33,9 +34,9 @@ using size_t = unsigned long;
 using ptrdiff_t = long;
 
 // OpenCL has no vectors of bool: they are int vectors here, as comparisons give.
-#define CALLA_VECTORS(T, NAME)                             \
-  using NAME##2 = T __attribute__((ext_vector_type(2)));   \
-  using NAME##3 = T __attribute__((ext_vector_type(3)));   \
+#define CALLA_VECTORS(T, NAME)                           \
+  using NAME##2 = T __attribute__((ext_vector_type(2))); \
+  using NAME##3 = T __attribute__((ext_vector_type(3))); \
   using NAME##4 = T __attribute__((ext_vector_type(4)));
 CALLA_VECTORS(char, char)
 CALLA_VECTORS(uchar, uchar)
@@ -119,7 +120,10 @@ float dot(float2 x, float2 y);
 float dot(float3 x, float3 y);
 float dot(float4 x, float4 y);
 
-#define CALLA_COMPARING(T, unused) T max(T x, T y); T min(T x, T y); T clamp(T x, T low, T high);
+#define CALLA_COMPARING(T, unused) \
+  T max(T x, T y);                 \
+  T min(T x, T y);                 \
+  T clamp(T x, T low, T high);
 CALLA_FOR_EACH(CALLA_COMPARING, float, )
 CALLA_FOR_EACH(CALLA_COMPARING, int, )
 CALLA_FOR_EACH(CALLA_COMPARING, uint, )
@@ -128,15 +132,19 @@ CALLA_FOR_EACH(CALLA_COMPARING, long, )
 CALLA_FOR_EACH(CALLA_COMPARING, ulong, )
 CALLA_FOR_EACH(CALLA_UNARY, float, abs)
 CALLA_FOR_EACH(CALLA_UNARY, int, abs)
-#define CALLA_BITS(T, unused) T popcount(T x); T clz(T x); T ctz(T x); T reverse_bits(T x);
+#define CALLA_BITS(T, unused) \
+  T popcount(T x);            \
+  T clz(T x);                 \
+  T ctz(T x);                 \
+  T reverse_bits(T x);
 CALLA_FOR_EACH(CALLA_BITS, int, )
 CALLA_FOR_EACH(CALLA_BITS, uint, )
 CALLA_FOR_EACH(CALLA_BINARY, uint, mulhi)
 CALLA_FOR_EACH(CALLA_BINARY, int, mulhi)
 ulong popcount(ulong x);
 // select(a, b, c) is c ? b : a.
-#define CALLA_SELECT(T)                \
-  T select(T a, T b, bool c);          \
+#define CALLA_SELECT(T)                 \
+  T select(T a, T b, bool c);           \
   T##2 select(T##2 a, T##2 b, bool2 c); \
   T##3 select(T##3 a, T##3 b, bool3 c); \
   T##4 select(T##4 a, T##4 b, bool4 c);
@@ -235,13 +243,13 @@ using simdgroup_half8x8 = simdgroup_matrix<half, 8, 8>;
 
 template <class T, int COLUMNS, int ROWS>
 simdgroup_matrix<T, COLUMNS, ROWS> make_filled_simdgroup_matrix(T value);
-#define CALLA_MATRIX_MEMORY(space)                                                                                \
-  template <class T>                                                                                              \
-  void simdgroup_load(__private simdgroup_matrix<T, 8, 8>& matrix, space const T* from, ulong elements_per_row = 8, \
-                      ulong2 origin = ulong2(0), bool transpose = false);                                         \
-  template <class T>                                                                                              \
-  void simdgroup_store(__private const simdgroup_matrix<T, 8, 8>& matrix, space T* to, ulong elements_per_row = 8, \
-                       ulong2 origin = ulong2(0), bool transpose = false);
+#define CALLA_MATRIX_MEMORY(space)                                                                    \
+  template <class T>                                                                                  \
+  void simdgroup_load(__private simdgroup_matrix<T, 8, 8>& matrix, space const T* from,               \
+                      ulong elements_per_row = 8, ulong2 origin = ulong2(0), bool transpose = false); \
+  template <class T>                                                                                  \
+  void simdgroup_store(__private const simdgroup_matrix<T, 8, 8>& matrix, space T* to,                \
+                       ulong elements_per_row = 8, ulong2 origin = ulong2(0), bool transpose = false);
 CALLA_MATRIX_MEMORY(__global)
 CALLA_MATRIX_MEMORY(__local)
 #undef CALLA_MATRIX_MEMORY
@@ -249,7 +257,8 @@ template <class D, class A, class B>
 void simdgroup_multiply(__private simdgroup_matrix<D, 8, 8>& d, __private const simdgroup_matrix<A, 8, 8>& a,
                         __private const simdgroup_matrix<B, 8, 8>& b);
 template <class D, class A, class B, class C>
-void simdgroup_multiply_accumulate(__private simdgroup_matrix<D, 8, 8>& d, __private const simdgroup_matrix<A, 8, 8>& a,
+void simdgroup_multiply_accumulate(__private simdgroup_matrix<D, 8, 8>& d,
+                                   __private const simdgroup_matrix<A, 8, 8>& a,
                                    __private const simdgroup_matrix<B, 8, 8>& b,
                                    __private const simdgroup_matrix<C, 8, 8>& c);
 
@@ -263,22 +272,22 @@ struct atomic {
 #define atomic_uint metal_atomic_uint
 using atomic_int = atomic<int>;
 using atomic_uint = atomic<uint>;
-#define CALLA_ATOMIC(space)                                                                     \
-  template <class T>                                                                            \
-  T atomic_load_explicit(volatile space const atomic<T>* object, memory_order order);           \
-  template <class T>                                                                            \
-  void atomic_store_explicit(volatile space atomic<T>* object, T value, memory_order order);    \
-  template <class T>                                                                            \
-  T atomic_fetch_add_explicit(volatile space atomic<T>* object, T value, memory_order order);   \
-  template <class T>                                                                            \
-  T atomic_fetch_max_explicit(volatile space atomic<T>* object, T value, memory_order order);   \
-  template <class T>                                                                            \
-  T atomic_fetch_min_explicit(volatile space atomic<T>* object, T value, memory_order order);   \
-  template <class T>                                                                            \
-  T atomic_fetch_or_explicit(volatile space atomic<T>* object, T value, memory_order order);    \
-  template <class T>                                                                            \
-  T atomic_fetch_and_explicit(volatile space atomic<T>* object, T value, memory_order order);   \
-  template <class T>                                                                            \
+#define CALLA_ATOMIC(space)                                                                   \
+  template <class T>                                                                          \
+  T atomic_load_explicit(volatile space const atomic<T>* object, memory_order order);         \
+  template <class T>                                                                          \
+  void atomic_store_explicit(volatile space atomic<T>* object, T value, memory_order order);  \
+  template <class T>                                                                          \
+  T atomic_fetch_add_explicit(volatile space atomic<T>* object, T value, memory_order order); \
+  template <class T>                                                                          \
+  T atomic_fetch_max_explicit(volatile space atomic<T>* object, T value, memory_order order); \
+  template <class T>                                                                          \
+  T atomic_fetch_min_explicit(volatile space atomic<T>* object, T value, memory_order order); \
+  template <class T>                                                                          \
+  T atomic_fetch_or_explicit(volatile space atomic<T>* object, T value, memory_order order);  \
+  template <class T>                                                                          \
+  T atomic_fetch_and_explicit(volatile space atomic<T>* object, T value, memory_order order); \
+  template <class T>                                                                          \
   T atomic_exchange_explicit(volatile space atomic<T>* object, T value, memory_order order);
 CALLA_ATOMIC(__global)
 CALLA_ATOMIC(__local)

@@ -1,6 +1,6 @@
-// What device_apple.mm uses of Apple's Foundation, declared by hand from Apple's documentation (the page of each is named):
-// it stands in for the framework where there is none, so that a call that does not exist does not compile. Nullability and
-// availability as documented; the program asks for macOS 14.
+// What device_apple.mm uses of Apple's Foundation, declared by hand from Apple's documentation (the page of
+// each is named): it stands in for the framework where there is none, so that a call that does not exist does
+// not compile. Nullability and availability as documented; the program asks for macOS 14.
 #pragma once
 #include <objc_types.h>
 #include <stddef.h>
@@ -16,7 +16,8 @@
 @end
 
 // documentation/objectivec/nsobject-swift.class; in every macOS
-__attribute__((objc_root_class)) @interface NSObject<NSObject>
+__attribute__((objc_root_class))
+@interface NSObject<NSObject>
 + (instancetype)alloc;
 - (instancetype)init;
 @end
@@ -32,7 +33,9 @@ enum : NSStringEncoding { NSUTF8StringEncoding = 4 };
 // documentation/foundation/nsstring; in every macOS
 @interface NSString : NSObject <NSCopying>
 // documentation/foundation/nsstring/1407339-initwithbytes: nil where the bytes are not of the encoding
-- (nullable instancetype)initWithBytes:(const void*)bytes length:(NSUInteger)length encoding:(NSStringEncoding)encoding;
+- (nullable instancetype)initWithBytes:(const void*)bytes
+                                length:(NSUInteger)length
+                              encoding:(NSStringEncoding)encoding;
 // documentation/foundation/nsstring/1411189-utf8string: lives as long as the pool that is open
 @property(nullable, readonly) const char* UTF8String;
 @end

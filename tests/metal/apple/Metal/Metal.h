@@ -1,6 +1,6 @@
-// What device_apple.mm uses of Apple's Metal, declared by hand from Apple's documentation (the page of each is named, below
-// documentation/metal/): it stands in for the framework where there is none, so that a call that does not exist does not
-// compile, nor one that needs a newer macOS than 14 and does not ask for it.
+// What device_apple.mm uses of Apple's Metal, declared by hand from Apple's documentation (the page of each
+// is named, below documentation/metal/): it stands in for the framework where there is none, so that a call
+// that does not exist does not compile, nor one that needs a newer macOS than 14 and does not ask for it.
 #pragma once
 #include <Foundation/Foundation.h>
 
@@ -8,21 +8,27 @@
 
 #pragma clang assume_nonnull begin
 
-@protocol MTLDevice, MTLCommandQueue, MTLCommandBuffer, MTLComputeCommandEncoder, MTLBuffer, MTLLibrary, MTLFunction;
-@protocol MTLComputePipelineState, MTLResidencySet;
-@class MTLCompileOptions, MTLComputePipelineDescriptor, MTLComputePipelineReflection, MTLCommandBufferDescriptor;
+@protocol MTLDevice
+, MTLCommandQueue, MTLCommandBuffer, MTLComputeCommandEncoder, MTLBuffer, MTLLibrary, MTLFunction;
+@protocol MTLComputePipelineState
+, MTLResidencySet;
+@class MTLCompileOptions, MTLComputePipelineDescriptor, MTLComputePipelineReflection,
+    MTLCommandBufferDescriptor;
 @class MTLResidencySetDescriptor, MTLArchitecture;
 
 // mtlsize
 typedef struct {
   NSUInteger width, height, depth;
 } MTLSize;
-static inline MTLSize MTLSizeMake(NSUInteger width, NSUInteger height, NSUInteger depth) { return {width, height, depth}; }
+static inline MTLSize MTLSizeMake(NSUInteger width, NSUInteger height, NSUInteger depth) {
+  return {width, height, depth};
+}
 
 // mtlgpufamily: apple7 = 1007 and so on. macOS 10.15
 enum MTLGPUFamily : NSInteger {};
 
-// mtlresourceoptions: storage modes from bit 4 on (shared is 0), hazard tracking from bit 8 on (untracked 1, tracked 2)
+// mtlresourceoptions: storage modes from bit 4 on (shared is 0), hazard tracking from bit 8 on (untracked 1,
+// tracked 2)
 typedef NSUInteger MTLResourceOptions;
 enum : MTLResourceOptions {
   MTLResourceStorageModeShared = 0U << 4,
@@ -53,7 +59,10 @@ enum : MTLBarrierScope { MTLBarrierScopeBuffers = 1 << 0 };
 enum MTLDispatchType : NSUInteger { MTLDispatchTypeSerial, MTLDispatchTypeConcurrent };
 
 // mtlcommandbufferstatus
-enum MTLCommandBufferStatus : NSUInteger { MTLCommandBufferStatusCompleted = 4, MTLCommandBufferStatusError = 5 };
+enum MTLCommandBufferStatus : NSUInteger {
+  MTLCommandBufferStatusCompleted = 4,
+  MTLCommandBufferStatusError = 5
+};
 
 // mtlcommandbuffererror-swift.struct/code
 enum MTLCommandBufferError : NSUInteger {
@@ -73,7 +82,8 @@ enum MTLCommandEncoderErrorState : NSInteger {};
 // mtlcommandbufferencoderinfoerrorkey; macOS 11: an NSArray of MTLCommandBufferEncoderInfo, or absent
 extern "C" NSErrorUserInfoKey const MTLCommandBufferEncoderInfoErrorKey;
 
-// mtlcreatesystemdefaultdevice(): the caller owns what it gives; macOS 10.11. A command-line tool must link CoreGraphics.
+// mtlcreatesystemdefaultdevice(): the caller owns what it gives; macOS 10.11. A command-line tool must link
+// CoreGraphics.
 extern "C" id<MTLDevice> _Nullable MTLCreateSystemDefaultDevice(void) __attribute__((ns_returns_retained));
 
 // mtlarchitecture; macOS 14
@@ -97,25 +107,28 @@ CALLA_FROM_MACOS(14.0)
 - (nullable id<MTLBuffer>)newBufferWithBytesNoCopy:(void*)pointer
                                             length:(NSUInteger)length
                                            options:(MTLResourceOptions)options
-                                       deallocator:(void (^_Nullable)(void* pointer, NSUInteger length))deallocator;
+                                       deallocator:
+                                           (void (^_Nullable)(void* pointer, NSUInteger length))deallocator;
 - (nullable id<MTLLibrary>)newLibraryWithSource:(NSString*)source
                                         options:(nullable MTLCompileOptions*)options
                                           error:(NSError* _Nullable __autoreleasing* _Nullable)error;
 - (nullable id<MTLComputePipelineState>)
     newComputePipelineStateWithDescriptor:(MTLComputePipelineDescriptor*)descriptor
                                   options:(MTLPipelineOption)options
-                               reflection:(MTLComputePipelineReflection* _Nullable __autoreleasing* _Nullable)reflection
+                               reflection:(MTLComputePipelineReflection* _Nullable __autoreleasing* _Nullable)
+                                              reflection
                                     error:(NSError* _Nullable __autoreleasing* _Nullable)error;
 - (nullable id<MTLResidencySet>)newResidencySetWithDescriptor:(MTLResidencySetDescriptor*)descriptor
-                                                        error:(NSError* _Nullable __autoreleasing* _Nullable)error
-    CALLA_FROM_MACOS(15.0);
+                                                        error:(NSError* _Nullable __autoreleasing* _Nullable)
+                                                                  error CALLA_FROM_MACOS(15.0);
 @end
 
 // mtlcompileoptions
 @interface MTLCompileOptions : NSObject <NSCopying>
 @property(nullable, copy, nonatomic) NSDictionary<NSString*, NSObject*>* preprocessorMacros;
 @property(nonatomic) MTLLanguageVersion languageVersion;
-@property(nonatomic) BOOL fastMathEnabled __attribute__((availability(macos, introduced = 10.11, deprecated = 15.0)));
+@property(nonatomic) BOOL fastMathEnabled
+    __attribute__((availability(macos, introduced=10.11, deprecated=15.0)));
 @property(nonatomic) MTLMathMode mathMode CALLA_FROM_MACOS(15.0);
 @property(nonatomic) MTLMathFloatingPointFunctions mathFloatingPointFunctions CALLA_FROM_MACOS(15.0);
 @end
@@ -177,7 +190,8 @@ CALLA_FROM_MACOS(15.0)
 
 // mtlcommandqueue
 @protocol MTLCommandQueue <NSObject>
-- (nullable id<MTLCommandBuffer>)commandBufferWithDescriptor:(MTLCommandBufferDescriptor*)descriptor CALLA_FROM_MACOS(11.0);
+- (nullable id<MTLCommandBuffer>)commandBufferWithDescriptor:(MTLCommandBufferDescriptor*)descriptor
+    CALLA_FROM_MACOS(11.0);
 - (void)addResidencySet:(id<MTLResidencySet>)residencySet CALLA_FROM_MACOS(15.0);
 @end
 
@@ -217,8 +231,11 @@ CALLA_FROM_MACOS(15.0)
 - (void)setComputePipelineState:(id<MTLComputePipelineState>)state;
 - (void)setBuffer:(nullable id<MTLBuffer>)buffer offset:(NSUInteger)offset atIndex:(NSUInteger)index;
 // At most 4096 bytes.
-- (void)setBytes:(const void*)bytes length:(NSUInteger)length atIndex:(NSUInteger)index CALLA_FROM_MACOS(10.11);
-- (void)dispatchThreadgroups:(MTLSize)threadgroupsPerGrid threadsPerThreadgroup:(MTLSize)threadsPerThreadgroup;
+- (void)setBytes:(const void*)bytes
+          length:(NSUInteger)length
+         atIndex:(NSUInteger)index CALLA_FROM_MACOS(10.11);
+- (void)dispatchThreadgroups:(MTLSize)threadgroupsPerGrid
+       threadsPerThreadgroup:(MTLSize)threadsPerThreadgroup;
 - (void)memoryBarrierWithScope:(MTLBarrierScope)scope CALLA_FROM_MACOS(10.14);
 @end
 

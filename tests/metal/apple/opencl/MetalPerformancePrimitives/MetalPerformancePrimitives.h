@@ -13,7 +13,8 @@ struct matmul2d_descriptor {
   constexpr matmul2d_descriptor(int rows, int columns, int columns_of_left, bool transpose_left = false,
                                 bool transpose_right = false, bool relaxed_precision = false,
                                 mode what = mode::multiply)
-      : number(rows + columns + columns_of_left + transpose_left + transpose_right + relaxed_precision + int(what)) {}
+      : number(rows + columns + columns_of_left + transpose_left + transpose_right + relaxed_precision +
+               int(what)) {}
 
   // C++17 has no template parameters of this type, Metal's compiler has.
   constexpr operator int() const { return number; }
