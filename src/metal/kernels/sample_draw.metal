@@ -49,10 +49,12 @@ kernel void sample_draw(device const float* logits [[buffer(0)]],       // [slot
   const Ranking ranking{list, low, high, size};
   const uint slot = rows.slots[group.x];
   device SampleRecord& record = records[rows.ring * rows.ring_stride + slot];
-  if (slots[slot].ended != 0) {
+  const SlotState state = slots[slot];
+  if (state.ended != 0) {
     if (thread_index == 0) record.flags = 0;
     return;
   }
+  threadgroup_barrier(mem_flags::mem_device);  // all have read the state: one thread will change it
 
   device const SlotSampling& s = sampling[slot];
   Row row;
@@ -71,7 +73,7 @@ kernel void sample_draw(device const float* logits [[buffer(0)]],       // [slot
   }
 
   row.weights = Weights{key_value(peak), Scale{s.scale_high, s.scale_low}};
-  const Share random = uniform_share(s.seed_low, s.seed_high, slots[slot].draws);
+  const Share random = uniform_share(s.seed_low, s.seed_high, state.draws);
   const uint use = s.use;
   uint token = 0;
   if ((use & use_greedy) != 0) {
@@ -85,7 +87,6 @@ kernel void sample_draw(device const float* logits [[buffer(0)]],       // [slot
     token = draw_listed(row, s, all, random, ranking, block);
     if (token == no_token) token = draw_deep(row, s, random, ranking, block);
   }
-  threadgroup_barrier(mem_flags::mem_threadgroup);
   if (thread_index != 0) return;
   const float logit = logits[slot * vocabulary + token];
   const bool is_appended = finish_draw(token, logit, s, slots[slot], record);

@@ -43,6 +43,7 @@ kernel void sample_greedy(device const float* logits [[buffer(0)]],  // [slots][
     if (thread_index == 0) record.flags = 0;
     return;
   }
+  threadgroup_barrier(mem_flags::mem_device);  // all have read the state: one thread will change it
 
   device const float* values = logits + slot * vocabulary;
   const uint count = sampling[slot].vocabulary;
