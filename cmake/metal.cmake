@@ -54,8 +54,9 @@ function(calla_metal_kernels name)
     -fno-exceptions -fno-rtti)
   if(KERNELS_CHECKED)
     target_compile_definitions(${name} PRIVATE CALLA_CHECKED=true CALLA_VARIANT=checked_${KERNELS_SHAPE})
-    # The instrumentation's functions are the simulator's own. Vectorised accesses would not be instrumented.
-    target_compile_options(${name} PRIVATE -O2 -g -fsanitize=thread
+    # The instrumentation's functions are the simulator's own. Vectorised accesses would not be instrumented. Version 4 of
+    # the debugging information, because addr2line takes version 5's files for others.
+    target_compile_options(${name} PRIVATE -O2 -gdwarf-4 -fsanitize=thread
       -fsanitize=shift-exponent,float-cast-overflow,bounds -fsanitize-recover=all)
     if(CMAKE_CXX_COMPILER_ID STREQUAL GNU)
       target_compile_options(${name} PRIVATE -fno-tree-vectorize --param tsan-instrument-func-entry-exit=0)

@@ -1,10 +1,10 @@
+#include "metal/simulator/memory.h"
+
 #include <algorithm>
 #include <cstring>
 #include <new>
 
 #include <sys/mman.h>
-
-#include "metal/simulator/memory.h"
 
 namespace calla::metal::simulation {
 namespace {

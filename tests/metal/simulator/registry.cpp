@@ -1,9 +1,9 @@
+#include "metal/simulator/registry.h"
+
 #include <map>
 #include <stdexcept>
 #include <string>
 #include <tuple>
-
-#include "metal/simulator/registry.h"
 
 namespace calla::metal::simulation {
 namespace {

@@ -1,3 +1,5 @@
+#include "metal/simulator/simulated_device.h"
+
 #include <algorithm>
 #include <chrono>
 #include <cstring>
@@ -10,7 +12,6 @@
 #include "base/error.h"
 #include "metal/simulator/memory.h"
 #include "metal/simulator/registry.h"
-#include "metal/simulator/simulated_device.h"
 #include "metal/simulator/threadgroup.h"
 #include "metal/simulator/watch.h"
 

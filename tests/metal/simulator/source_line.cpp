@@ -1,3 +1,5 @@
+#include "metal/simulator/source_line.h"
+
 #include <array>
 #include <cstdint>
 #include <cstdio>
@@ -7,8 +9,6 @@
 
 #include <fmt/format.h>
 #include <link.h>
-
-#include "metal/simulator/source_line.h"
 
 namespace calla::metal::simulation {
 namespace {

@@ -1,3 +1,5 @@
+#include "metal/simulator/threadgroup.h"
+
 #include <algorithm>
 #include <boost/context/detail/fcontext.hpp>
 #include <cstring>
@@ -7,7 +9,6 @@
 #include <sys/mman.h>
 
 #include "metal/simulator/memory.h"
-#include "metal/simulator/threadgroup.h"
 
 namespace calla::metal::simulation {
 namespace {

@@ -1,3 +1,5 @@
+#include "metal/simulator/watch.h"
+
 #include <algorithm>
 #include <cstring>
 #include <utility>
@@ -6,7 +8,6 @@
 #include <link.h>
 
 #include "metal/simulator/source_line.h"
-#include "metal/simulator/watch.h"
 
 namespace calla::metal::simulation {
 namespace {
