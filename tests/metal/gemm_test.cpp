@@ -32,7 +32,7 @@ TEST(Gemm, ProjectsAllRowsToTheSameBitsInAnyNumberAndTile) {
     expect_product(whole, x, w);
     for (const unsigned rows : {1U, 2U, 7U, 31U, 32U, 33U, 63U, 64U, 65U, 100U}) {
       for (const unsigned tile : {32U, 64U}) {
-        if (c.columns > 64 && rows > 2 && tile != (rows % 2 == 0 ? 32 : 64)) continue;
+        if (c.columns > 64 && rows != 1 && rows != 33) continue;  // the checkers take their time
         // The last ones of the rows, so that a row is in another place of its tile.
         const std::vector<float> some(x.end() - static_cast<std::ptrdiff_t>(rows * c.columns), x.end());
         const auto out = gpu.room<float>(index(rows) * outputs);
@@ -47,10 +47,10 @@ TEST(Gemm, ProjectsAllRowsToTheSameBitsInAnyNumberAndTile) {
 TEST(Gemm, OneMatrixWithAndWithoutTheResidualStream) {
   for (const unsigned columns : {64U, 1024U, 4096U}) {
     Gpu gpu(demo);
-    const unsigned outputs = columns == 4096 ? 64 : 136;
+    const unsigned outputs = columns == 64 ? 136 : 64;
     const SideBySide w(gpu, {outputs}, columns);
     for (const unsigned tile : {32U, 64U}) {
-      const unsigned rows = tile + 3;
+      const unsigned rows = columns == 64 ? tile + 3 : 9;
       const std::vector<float> x = normal_values(index(rows) * columns, 0, 1, 5);
       const std::vector<float> h = normal_values(index(rows) * outputs, 0, 4, 6);
       const auto x_there = gpu.upload(x);
