@@ -132,12 +132,13 @@ void Decoder::encode(Pass& pass, std::span<const DecodeRow> rows) const {
   pass.barrier();
   for (int layer = 0; layer < shape_.layers; ++layer) {
     encode_mixer(step, layer);
+    // Nobody looks at the positions after the last mixer.
+    if (layer + 1 == shape_.layers) dispatch(pass, advance_, {}, sequences_.slot_states(), step.slots);
     encode_experts(step, layer);
   }
-  // Nobody looks at the positions any more.
-  dispatch(pass, advance_, {}, sequences_.slot_states(), step.slots);
   dispatch(pass, head_.at(step.variant), {count(shape_.vocabulary) / head_rows}, weights_.head, scratch_.u,
-           scratch_.square_sums, sequences_.logits(), sequences_.peaks(), step.slots);
+           scratch_.square_sums, sequences_.logits(), sequences_.peaks(), sequences_.slot_states(),
+           step.slots);
 }
 
 void Decoder::encode_head(Pass& pass, int slot, const View& stream, int row) const {
@@ -146,7 +147,7 @@ void Decoder::encode_head(Pass& pass, int slot, const View& stream, int row) con
   pass.barrier();
   const StepRows slots{{count(slot), no_slot, no_slot, no_slot}};
   dispatch(pass, head_.front(), {count(shape_.vocabulary) / head_rows}, weights_.head, scratch_.u,
-           scratch_.square_sums, sequences_.logits(), sequences_.peaks(), slots);
+           scratch_.square_sums, sequences_.logits(), sequences_.peaks(), sequences_.slot_states(), slots);
 }
 
 /// x = x + mixer(norm(x)).

@@ -129,6 +129,9 @@ void Prefill::run(int slot, int position, std::span<const Token> tokens, const H
 
   const int layers_a_pass = std::max(1, pass_work / static_cast<int>(piece.tokens));
   std::unique_ptr<Pass> pass = device_.begin();
+  // The kernels of a prompt do not look at the slot's position; those of the head do at whether it has ended.
+  const PlaceArguments place{count(slot), piece.position + piece.tokens, 0};
+  dispatch(*pass, place_slot_, {}, sequences_.slot_states(), place);
   dispatch(*pass, embed_rows_, {piece.tokens}, weights_.embedding, ids, scratch_.h);
   pass->barrier();
   dispatch(*pass, norm_rows_, {piece.tokens}, scratch_.h, weights_.layers.front().input_norm, scratch_.x);
@@ -142,8 +145,6 @@ void Prefill::run(int slot, int position, std::span<const Token> tokens, const H
     encode_experts(*pass, piece, layer);
   }
   if (head) head(*pass, scratch_.h);
-  const PlaceArguments place{count(slot), piece.position + piece.tokens, 0};
-  dispatch(*pass, place_slot_, {}, sequences_.slot_states(), place);
   commit(std::move(pass));
 }
 

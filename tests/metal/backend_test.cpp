@@ -116,6 +116,21 @@ TEST(MetalBackend, ABatchGivesTheSameBits) {
   }
 }
 
+TEST(MetalBackend, AnEndedSlotGoesOnFromItsSnapshot) {
+  const auto b = make(2, 256);
+  begin(*b, 0, test::prompt());
+  const std::vector<Token> tokens = decode(*b, 0, 4);
+  begin(*b, 0, test::prompt(), {.temperature = 0, .end_tokens = {tokens[2]}});
+  for (int i = 0; i < 5; ++i) b->submit(std::array{0});
+  for (int i = 0; i < 5; ++i) b->collect();
+  EXPECT_EQ(b->position(0), 16);
+  const auto snapshot = b->snapshot(0);
+  b->set_sampling(1, {.temperature = 0}, {});
+  b->restore(1, *snapshot);
+  EXPECT_EQ(decode(*b, 1, 2), (std::vector<Token>{tokens[2], tokens[3]}))
+      << "steps of an ended slot change nothing";
+}
+
 TEST(MetalBackend, EveryOrderOfThreadsGivesTheSameBits) {
   std::vector<std::vector<float>> first;
   for (const std::uint64_t seed : {1, 2, 3}) {

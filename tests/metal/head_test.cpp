@@ -13,6 +13,7 @@ using calla_kernels::head_rows;
 using calla_kernels::head_threads;
 using calla_kernels::no_slot;
 using calla_kernels::Peak;
+using calla_kernels::SlotState;
 using calla_kernels::StepRows;
 
 constexpr unsigned tiles = 3;  // threadgroups, of as many as the vocabulary has
@@ -26,7 +27,8 @@ struct Outputs {
 
 constexpr float untouched = -77;
 
-Outputs run(const Shape& shape, const TestMatrix& w, const TestStream& stream, const StepRows& rows) {
+Outputs run(const Shape& shape, const TestMatrix& w, const TestStream& stream, const StepRows& rows,
+            std::size_t ended = slots) {
   Gpu gpu(shape);
   const DeviceMatrix matrix(gpu, w);
   const auto u = gpu.upload(stream.u);
@@ -34,9 +36,12 @@ Outputs run(const Shape& shape, const TestMatrix& w, const TestStream& stream, c
   const auto vocabulary = static_cast<std::size_t>(shape.vocabulary);
   const auto logits = gpu.upload(std::vector<float>(slots * vocabulary, untouched));
   const auto peaks = gpu.upload(std::vector<Peak>(slots * vocabulary / head_rows, Peak{untouched, 0}));
+  std::vector<SlotState> states(slots);
+  if (ended < slots) states[ended].ended = 1;
+  const auto slot_states = gpu.upload(states);
   gpu.run(variant("head", stream.rows), head_threads,
           {View(matrix.words), View(matrix.scales), View(matrix.biases), View(u), View(square_sums),
-           View(logits), View(peaks), constants(rows)},
+           View(logits), View(peaks), View(slot_states), constants(rows)},
           {tiles});
   return {values_of<float>(logits), values_of<Peak>(peaks)};
 }
@@ -92,6 +97,18 @@ TEST_P(Head, WritesTheLogitsOfEachSlot) {
       EXPECT_EQ(outputs.peaks[slot * vocabulary / head_rows].logit, untouched);
     }
   }
+}
+
+TEST_P(Head, LeavesASlotThatHasEndedAsItIs) {
+  const Shape& shape = GetParam();
+  const auto vocabulary = static_cast<std::size_t>(shape.vocabulary);
+  const TestMatrix w(tokens, static_cast<unsigned>(shape.hidden), 4, 96);
+  const TestStream stream(shape, 2, 97);
+  const Outputs outputs = run(shape, w, stream, {{3, 0, no_slot, no_slot}}, 3);
+  EXPECT_EQ(outputs.logits[3 * vocabulary], untouched);
+  EXPECT_EQ(outputs.peaks[3 * vocabulary / head_rows].logit, untouched);
+  EXPECT_NE(outputs.logits[0], untouched);
+  expect_peaks(outputs, 0, vocabulary);
 }
 
 TEST_P(Head, PeaksAreTheLowestIdAmongEquals) {

@@ -5,7 +5,7 @@
 //                                        infinite where one of them is not finite
 //
 // 128 threads, 16 rows of W a SIMD-group, of which lane i keeps the i-th result; R rows of u. Rows without a
-// slot write nothing. Float32 throughout. Moves the weights once (35B: 286 MB); u comes from caches. Live
+// slot, or whose slot has ended, write nothing. Float32 throughout. Moves the weights once (35B: 286 MB); u comes from caches. Live
 // floats a thread: 55 of R = 1, 85 of R = 2 and 4. Bound by memory for R = 1, by instructions for R = 4.
 #include <metal_stdlib>
 
@@ -15,6 +15,7 @@
 #include "metal/kernels/decode_product.h"
 #include "metal/kernels/finite.h"
 #include "metal/kernels/shape.h"
+#include "metal/kernels/slots.h"
 
 using namespace metal;
 using namespace calla_kernels;
@@ -35,7 +36,8 @@ kernel void head(device const uint4* words [[buffer(0)]],  // [vocabulary][hidde
                  device const float* square_sums [[buffer(4)]],  // [R][hidden / square_columns]
                  device float* logits [[buffer(5)]],             // [slot][vocabulary]
                  device Peak* peaks [[buffer(6)]],               // [slot][vocabulary / head_rows]
-                 constant StepRows& args [[buffer(7)]],
+                 device const SlotState* slots [[buffer(7)]],
+                 constant StepRows& args [[buffer(8)]],
                  uint3 threadgroup_index [[threadgroup_position_in_grid]],
                  uint thread_index [[thread_index_in_threadgroup]],
                  uint simd [[simdgroup_index_in_threadgroup]],
@@ -74,10 +76,11 @@ kernel void head(device const uint4* words [[buffer(0)]],  // [vocabulary][hidde
       best_tokens[r * simds + simd] = token;
     }
     const uint slot = args.slots[r];
-    if (slot != no_slot && lane < simd_rows) logits[slot * vocabulary + first + lane] = own[r];
+    // What a slot ended with is what its snapshots hold.
+    if (lane < simd_rows && is_live(slot, slots)) logits[slot * vocabulary + first + lane] = own[r];
   }
   threadgroup_barrier(mem_flags::mem_threadgroup);
-  if (thread_index >= R || args.slots[thread_index] == no_slot) return;
+  if (thread_index >= R || !is_live(args.slots[thread_index], slots)) return;
 
   // SIMD-groups have ascending ids: the first of the best has the lowest.
   uint best = thread_index * simds;
