@@ -67,6 +67,12 @@ Complaints objective_cxx(const std::filesystem::path& file) {
       target(), system_headers(), quoted(source("src")), quoted(source("tests/metal/apple")), quoted(file)));
 }
 
+Complaints cxx_for_a_mac(const std::filesystem::path& file) {
+  return output(fmt::format(
+      "clang++ -std=c++20 -fsyntax-only -Wall -Wextra -Werror -DCALLA_WITH_METAL=1 -I {} -I {} {}",
+      quoted(source("src")), quoted(source("tests")), quoted(file)));
+}
+
 Complaints kernels(const std::filesystem::path& file, const Shape& shape) {
   std::string macros;
   for (const auto& [name, value] : metal::shape_macros(shape)) macros += fmt::format(" -D{}={}", name, value);

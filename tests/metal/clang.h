@@ -16,6 +16,9 @@ std::string no_clang();
 /// A file of Objective-C++ for macOS, against the declarations of tests/metal/apple.
 Complaints objective_cxx(const std::filesystem::path& file);
 
+/// A file of C++ with what it has for a Mac, where that needs no header of Apple's.
+Complaints cxx_for_a_mac(const std::filesystem::path& file);
+
 /// A file of kernels, in the OpenCL C++ mode, compiled for a shape.
 Complaints kernels(const std::filesystem::path& file, const Shape& shape);
 

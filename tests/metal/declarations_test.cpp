@@ -13,6 +13,12 @@ TEST(Declarations, AppleDeviceKeepsToThem) {
   EXPECT_EQ(objective_cxx(source("src/metal/device_apple.mm")), "");
 }
 
+TEST(Declarations, WhatUsesAppleDeviceKeepsToItsHeader) {
+  CALLA_REQUIRE_CLANG();
+  EXPECT_EQ(cxx_for_a_mac(source("src/cli/backends.cpp")), "");
+  EXPECT_EQ(cxx_for_a_mac(source("tests/metal/apple/device_test.cpp")), "");
+}
+
 Complaints function_body(std::string_view body) {
   const TemporaryFolder folder;
   const std::filesystem::path file = folder.path() / "body.mm";
