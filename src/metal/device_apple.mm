@@ -3,7 +3,6 @@
 #include "metal/device_apple.h"
 
 #include <chrono>
-#include <unordered_map>
 #include <utility>
 
 #import <Metal/Metal.h>
@@ -14,20 +13,16 @@
 #include "metal/architecture.h"
 #include "metal/cocoa.h"
 #include "metal/keep_alive.h"
-#include "metal/kernel_sources.h"
+#include "metal/kernel_compiler_apple.h"
 #include "metal/residency_apple.h"
-#include "metal/shape_macros.h"
 
 namespace calla::metal {
 namespace {
 
-constexpr NSUInteger simd_width = 32;
 constexpr std::size_t max_constants = 4096;  // bytes that setBytes: takes
 constexpr std::size_t max_arguments = 31;
 
-// The numbers of constants that an older SDK does not have.
-constexpr auto language_3_1 = static_cast<MTLLanguageVersion>((3 << 16) + 1);
-constexpr auto language_4_0 = static_cast<MTLLanguageVersion>(4 << 16);
+/// A number that an older SDK need not have a name for.
 constexpr auto gpu_family(Family family) {
   return static_cast<MTLGPUFamily>(1000 + static_cast<int>(family));
 }
@@ -167,14 +162,23 @@ AppleGpu examine(id<MTLDevice> device) {
   return gpu;
 }
 
+bool examine_tensor_units(id<MTLDevice> device) {
+  // bfloat16 operands need 26.1; 26.2 is the first version whose results others trust.
+  if (@available(macOS 26.2, *))
+    return architecture_has_tensor_units(to_string([[device architecture] name]));
+  return false;
+}
+
 class AppleDevice final : public Device {
  public:
   AppleDevice(id<MTLDevice> device, AppleGpu gpu, const Shape& shape)
-      : device_(device), gpu_(std::move(gpu)), macros_(macros(shape)), queue_([device newCommandQueue]) {
+      : device_(device),
+        gpu_(std::move(gpu)),
+        queue_([device newCommandQueue]),
+        tensor_units_(examine_tensor_units(device)),
+        compiler_(device, shape, tensor_units_) {
     if (queue_ == nil) throw Error("Metal", "gives no command queue");
     residency_ = std::make_shared<Residency>(device_, queue_);
-    if (@available(macOS 26.2, *))
-      tensor_units_ = architecture_has_tensor_units(to_string([[device_ architecture] name]));
   }
 
   std::string_view name() const override { return gpu_.name; }
@@ -215,8 +219,9 @@ class AppleDevice final : public Device {
 
   std::unique_ptr<Pipeline> pipeline(std::string_view kernel, std::uint32_t threads) override {
     std::unique_ptr<Pipeline> result;
-    pooled(
-        [&] { result = std::make_unique<ApplePipeline>(kernel, threads, make_pipeline(kernel, threads)); });
+    pooled([&] {
+      result = std::make_unique<ApplePipeline>(kernel, threads, compiler_.pipeline(kernel, threads));
+    });
     return result;
   }
 
@@ -243,83 +248,12 @@ class AppleDevice final : public Device {
   }
 
  private:
-  static NSDictionary<NSString*, NSObject*>* macros(const Shape& shape) {
-    NSMutableDictionary<NSString*, NSObject*>* result = [[NSMutableDictionary alloc] init];
-    for (const ShapeMacro& macro : shape_macros(shape)) result[to_cocoa(macro.name)] = @(macro.value);
-    return result;
-  }
-
-  static bool is_for_tensor_units(const KernelSource& source) {
-    return source.name.find("tensor") != std::string_view::npos;
-  }
-
-  /// Compiles a source, or finds it compiled.
-  id<MTLLibrary> library(const KernelSource& source) {
-    if (const auto found = libraries_.find(source.name); found != libraries_.end()) return found->second;
-    MTLCompileOptions* options = [[MTLCompileOptions alloc] init];
-    options.languageVersion = is_for_tensor_units(source) ? language_4_0 : language_3_1;
-    options.preprocessorMacros = macros_;
-    if (@available(macOS 15.0, *)) {
-      options.mathMode = MTLMathModeSafe;
-      options.mathFloatingPointFunctions = MTLMathFloatingPointFunctionsPrecise;
-    } else {
-      options.fastMathEnabled = NO;
-    }
-    NSError* error = nil;  // beside a library it is a warning
-    id<MTLLibrary> library = [device_ newLibraryWithSource:to_cocoa(source.text)
-                                                   options:options
-                                                     error:&error];
-    if (library == nil) throw Error(source.name, "Metal's compiler refuses it: " + describe(error));
-    if ([[library functionNames] count] == 0)
-      throw Error(source.name, "Metal's compiler found no kernel in it");
-    library.label = to_cocoa(source.name);
-    return libraries_.emplace(source.name, library).first->second;
-  }
-
-  id<MTLFunction> function(std::string_view kernel) {
-    NSString* name = to_cocoa(kernel);
-    for (const KernelSource& source : kernel_sources()) {
-      if (source.text.find(kernel) == std::string_view::npos) continue;
-      if (is_for_tensor_units(source) && !tensor_units_) continue;
-      id<MTLLibrary> compiled = library(source);
-      if (![[compiled functionNames] containsObject:name]) continue;
-      if (id<MTLFunction> function = [compiled newFunctionWithName:name]) return function;
-    }
-    throw Error(kernel, "no source has a kernel of this name for this GPU");
-  }
-
-  id<MTLComputePipelineState> make_pipeline(std::string_view kernel, std::uint32_t threads) {
-    MTLComputePipelineDescriptor* descriptor = [[MTLComputePipelineDescriptor alloc] init];
-    descriptor.label = to_cocoa(kernel);
-    descriptor.computeFunction = function(kernel);
-    descriptor.maxTotalThreadsPerThreadgroup = threads;
-    descriptor.threadGroupSizeIsMultipleOfThreadExecutionWidth = YES;
-    NSError* error = nil;
-    id<MTLComputePipelineState> state = [device_ newComputePipelineStateWithDescriptor:descriptor
-                                                                               options:MTLPipelineOptionNone
-                                                                            reflection:nil
-                                                                                 error:&error];
-    if (state == nil) throw Error(kernel, "Metal makes no pipeline of it: " + describe(error));
-    if ([state threadExecutionWidth] != simd_width)
-      throw Error(kernel, fmt::format("runs in SIMD-groups of {}, not of {}", [state threadExecutionWidth],
-                                      simd_width));
-    if ([state maxTotalThreadsPerThreadgroup] < threads)
-      throw Error(kernel, fmt::format("may have {} threads a threadgroup, and needs {}",
-                                      [state maxTotalThreadsPerThreadgroup], threads));
-    if ([state staticThreadgroupMemoryLength] > [device_ maxThreadgroupMemoryLength])
-      throw Error(kernel,
-                  fmt::format("needs {} bytes of threadgroup memory of {}",
-                              [state staticThreadgroupMemoryLength], [device_ maxThreadgroupMemoryLength]));
-    return state;
-  }
-
   const id<MTLDevice> device_;
   const AppleGpu gpu_;
-  NSDictionary<NSString*, NSObject*>* const macros_;
   const id<MTLCommandQueue> queue_;
   std::shared_ptr<Residency> residency_;
   bool tensor_units_ = false;
-  std::unordered_map<std::string_view, id<MTLLibrary>> libraries_;
+  KernelCompiler compiler_;
   id<NSObject> activity_ = nil;  // the keeper's own
   /// After a second or two without use the system takes buffers from the GPU, and slows its clock.
   KeepAlive keep_alive_{
