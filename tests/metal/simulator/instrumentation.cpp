@@ -20,10 +20,11 @@ constexpr Watch::Access storing{false, true, true};
 constexpr Watch::Access updating{true, true, true};
 
 void watch(const void* address, std::size_t bytes, Watch::Access access, const void* at) {
-  if (current != nullptr) Watch::active->access(address, bytes, access, at);
+  if (!Watch::on_stack(address) && current != nullptr) Watch::active->access(address, bytes, access, at);
 }
 void watch_range(const void* address, std::size_t bytes, Watch::Access access, const void* at) {
-  if (current != nullptr) Watch::active->access_range(address, bytes, access, at);
+  if (!Watch::on_stack(address) && current != nullptr)
+    Watch::active->access_range(address, bytes, access, at);
 }
 
 }  // namespace

@@ -12,6 +12,8 @@ void* threadgroup_array(unsigned bytes, unsigned alignment, Site site) {
   return current->machine->threadgroup_array(*current, bytes, alignment, site);
 }
 
+unsigned long threadgroup_random() { return current->machine->threadgroup_random(); }
+
 void report(const char* what, unsigned long value, Site site) { current->machine->report(what, value, site); }
 
 void position(const Thread& thread, Attribute attribute, unsigned (&values)[3]) {

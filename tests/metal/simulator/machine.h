@@ -19,7 +19,12 @@ struct Site {
 };
 
 /// What threads meet at.
-enum class Meeting : unsigned char { simd_function, simdgroup_barrier, threadgroup_barrier };
+enum class Meeting : unsigned char {
+  simd_function,
+  simdgroup_barrier,
+  threadgroup_barrier,
+  threadgroup_function
+};
 
 /// Threads that meet in SIMD functions.
 struct SimdGroup {
@@ -68,6 +73,9 @@ bool meet(Thread& thread, Meeting meeting, unsigned order, Site site);
 /// The threadgroup's memory for one more array: the same for all of its threads, which declare the same
 /// arrays in the same order.
 void* threadgroup_array(unsigned bytes, unsigned alignment, Site site);
+
+/// A random number for a threadgroup: the same for all of its threads.
+unsigned long threadgroup_random();
 
 /// A fault that a kernel makes no address of, such as a shuffle from a lane that is none.
 void report(const char* what, unsigned long value, Site site);

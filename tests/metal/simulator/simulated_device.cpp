@@ -281,7 +281,7 @@ void SimulatedPass::run() {
 }
 
 void Implementation::run(std::vector<Level>& levels) {
-  Watch::active = &watch_;
+  watch_.activate();
   watch_.begin_pass();
   bool whole = true;  // no dispatch was given up
   std::vector<const WatchedDispatch*> current_level;

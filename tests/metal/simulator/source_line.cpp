@@ -3,9 +3,11 @@
 #include <array>
 #include <cstdint>
 #include <cstdio>
+#include <filesystem>
 #include <map>
 #include <memory>
 #include <string_view>
+#include <system_error>
 
 #include <fmt/format.h>
 #include <link.h>
@@ -23,11 +25,9 @@ std::string find(std::uintptr_t address) {
       },
       &base);
   // The shell's own /proc/self is not ours.
-  std::array<char, 4096> path{};
-  const std::unique_ptr<char, void (*)(char*)> program(realpath("/proc/self/exe", path.data()), [](char*) {});
-  if (program == nullptr) return {};
-  const std::string command =
-      fmt::format("addr2line -i -e '{}' {:#x} 2>/dev/null", program.get(), address - base);
+  std::error_code fault;
+  const std::string program = std::filesystem::read_symlink("/proc/self/exe", fault).string();
+  const std::string command = fmt::format("addr2line -i -e '{}' {:#x} 2>/dev/null", program, address - base);
   const std::unique_ptr<std::FILE, int (*)(std::FILE*)> lines(popen(command.c_str(), "r"), pclose);
   if (lines == nullptr) return {};
   std::string found;
@@ -37,8 +37,7 @@ std::string find(std::uintptr_t address) {
     // Not the shim's functions but what called them; from the room's name on.
     if (text.find("/shim/") != std::string_view::npos || text.starts_with("?")) continue;
     if (const std::size_t room = text.rfind("metal/"); room != std::string_view::npos) {
-      const std::size_t kernels = text.find("metal/");
-      found = text.substr(kernels);
+      found = text.substr(room);
       break;
     }
   }

@@ -21,9 +21,10 @@ constexpr std::size_t stack_bytes = std::size_t{64} << 10;
 constexpr std::size_t guard_bytes = 4096;
 
 std::string describe(Meeting meeting, Site site) {
-  const char* what = meeting == Meeting::simd_function       ? "a SIMD function"
-                     : meeting == Meeting::simdgroup_barrier ? "a simdgroup_barrier"
-                                                             : "a threadgroup_barrier";
+  const char* what = meeting == Meeting::simd_function         ? "a SIMD function"
+                     : meeting == Meeting::simdgroup_barrier   ? "a simdgroup_barrier"
+                     : meeting == Meeting::threadgroup_barrier ? "a threadgroup_barrier"
+                                                               : "a function of the whole threadgroup";
   return fmt::format("{} at {}:{}", what, site.file, site.line);
 }
 
@@ -102,6 +103,7 @@ bool Machine::run(const Kernel& kernel, void* const* buffers, const Place& place
   buffers_ = buffers;
   place_ = place;
   random_ = random;
+  threadgroup_random_ = random_.next();
   group_count_ = place.threads / simd_width;
   groups_arrived_ = groups_finished_ = group_turn_ = 0;
   first_group_ = random_.below(group_count_);
@@ -155,7 +157,7 @@ bool Machine::meet(Thread& thread, Meeting meeting, unsigned order, Site site) {
     switch_to(thread, next);
     return false;
   }
-  if (meeting != Meeting::threadgroup_barrier) {
+  if (meeting < Meeting::threadgroup_barrier) {
     group.barriers[0] += order & 1U;
     group.barriers[1] += order >> 1 & 1U;
     start(group);
@@ -167,9 +169,10 @@ bool Machine::meet(Thread& thread, Meeting meeting, unsigned order, Site site) {
       give_up(fmt::format("SIMD-groups have ended while others are at {}", describe(meeting, site)));
     }
     barrier_ = site;
-  } else if (!same(site, barrier_)) {
+    barrier_meeting_ = meeting;
+  } else if (meeting != barrier_meeting_ || !same(site, barrier_)) {
     give_up(fmt::format("SIMD-groups of a threadgroup diverge: some are at {}, others at {}",
-                        describe(meeting, barrier_), describe(meeting, site)));
+                        describe(barrier_meeting_, barrier_), describe(meeting, site)));
   }
   if (++groups_arrived_ < group_count_) {
     next_simdgroup(thread);
@@ -205,8 +208,8 @@ void Machine::finish(Thread& thread) {
     switch_to(thread, next);
   }
   if (groups_arrived_ > 0) {
-    give_up(fmt::format("SIMD-groups have ended while others are at {}",
-                        describe(Meeting::threadgroup_barrier, barrier_)));
+    give_up(
+        fmt::format("SIMD-groups have ended while others are at {}", describe(barrier_meeting_, barrier_)));
   }
   if (++groups_finished_ < group_count_) next_simdgroup(thread);
   switch_to(thread, driver_);
@@ -229,10 +232,6 @@ void* Machine::threadgroup_array(Thread& thread, unsigned bytes, unsigned alignm
     std::fill_n(declared_.begin() + begin, bytes, true);
   }
   return memory_.data() + begin;
-}
-
-bool Machine::is_declared(std::size_t offset, std::size_t bytes) const {
-  return offset + bytes <= memory_room && declared_[offset] && declared_[offset + bytes - 1];
 }
 
 std::span<const std::byte> Machine::stacks() const { return {stacks_->base, Stacks::stride * max_threads}; }

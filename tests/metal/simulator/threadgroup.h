@@ -43,6 +43,7 @@ class Machine {
   void* threadgroup_array(Thread& thread, unsigned bytes, unsigned alignment, Site site);
   void report(const char* what, unsigned long value, Site site);
   const Place& place() const { return place_; }
+  unsigned long threadgroup_random() const { return threadgroup_random_; }
 
   // For the watch over memory.
   /// Barriers of the threadgroup so far that order device memory, or threadgroup memory.
@@ -50,7 +51,9 @@ class Machine {
   /// Room for the threadgroup's arrays, which lie in it with gaps; and whether all of some bytes are in
   /// arrays.
   std::span<const std::byte> memory() const { return memory_; }
-  bool is_declared(std::size_t offset, std::size_t bytes) const;
+  bool is_declared(std::size_t offset, std::size_t bytes) const {
+    return offset + bytes <= memory_room && declared_[offset] && declared_[offset + bytes - 1];
+  }
   std::span<const std::byte> stacks() const;
   /// The kernel, the threadgroup and the thread that run, in words.
   std::string whereabouts() const;
@@ -72,6 +75,7 @@ class Machine {
   Report report_;
   std::unique_ptr<Stacks> stacks_;
   Random random_;
+  unsigned long threadgroup_random_ = 0;
   const Kernel* kernel_ = nullptr;
   void* const* buffers_ = nullptr;
   Place place_{};
@@ -86,7 +90,8 @@ class Machine {
   unsigned group_turn_ = 0;
   unsigned groups_arrived_ = 0;
   unsigned groups_finished_ = 0;
-  Site barrier_{};
+  Site barrier_{};  // of the first SIMD-group that has arrived
+  Meeting barrier_meeting_{};
   std::array<unsigned, 2> barriers_{};
   static constexpr std::size_t memory_room = 2 * threadgroup_memory_limit;
   static constexpr unsigned memory_gap = 64;  // behind each array

@@ -30,10 +30,6 @@ std::pair<std::uintptr_t, std::uintptr_t> image() {
   return range;
 }
 
-bool contains(std::span<const std::byte> range, std::uintptr_t address) {
-  return address - reinterpret_cast<std::uintptr_t>(range.data()) < range.size();
-}
-
 const char* verb(Watch::Access access) {
   return access.atomic ? "atomically accesses" : access.writes ? "writes" : "reads";
 }
@@ -43,6 +39,8 @@ const char* verb(Watch::Access access) {
 Watch::Watch(Memory& memory, Machine& machine, Report report)
     : memory_(&memory),
       machine_(&machine),
+      device_begin_(memory.begin()),
+      threadgroup_begin_(reinterpret_cast<std::uintptr_t>(machine.memory().data())),
       report_(std::move(report)),
       threadgroup_cells_(machine.memory().size() / sizeof(poison)) {}
 
@@ -100,27 +98,27 @@ void Watch::begin_dispatch(const WatchedDispatch& dispatch) {
 
 void Watch::begin_threadgroup() { ++group_; }
 
+void Watch::activate() {
+  active = this;
+  stacks_begin_ = reinterpret_cast<std::uintptr_t>(machine_->stacks().data());
+  stacks_bytes_ = machine_->stacks().size();
+}
+
 void Watch::access(const void* address, std::size_t bytes, Access access, const void* at) {
-  const auto begin = reinterpret_cast<std::uintptr_t>(address);
-  if (contains(machine_->stacks(), begin)) return;
-  if (begin - memory_->begin() < Memory::reserved) {
-    device_access(begin, bytes, true, access, at);
-  } else if (contains(machine_->memory(), begin)) {
-    threadgroup_access(begin, bytes, true, access, at);
-  } else {
-    other_access(begin, bytes, access, at);
-  }
+  this->access(reinterpret_cast<std::uintptr_t>(address), bytes, true, access, at);
 }
 
 void Watch::access_range(const void* address, std::size_t bytes, Access access, const void* at) {
-  const auto begin = reinterpret_cast<std::uintptr_t>(address);
-  if (bytes == 0 || contains(machine_->stacks(), begin)) return;
-  if (begin - memory_->begin() < Memory::reserved) {
-    device_access(begin, bytes, false, access, at);
-  } else if (contains(machine_->memory(), begin)) {
-    threadgroup_access(begin, bytes, false, access, at);
+  if (bytes > 0) this->access(reinterpret_cast<std::uintptr_t>(address), bytes, false, access, at);
+}
+
+void Watch::access(std::uintptr_t address, std::size_t bytes, bool aligned, Access access, const void* at) {
+  if (address - device_begin_ < Memory::reserved) {
+    device_access(address, bytes, aligned, access, at);
+  } else if (address - threadgroup_begin_ < machine_->memory().size()) {
+    threadgroup_access(address, bytes, aligned, access, at);
   } else {
-    other_access(begin, bytes, access, at);
+    other_access(address, bytes, access, at);
   }
 }
 
@@ -156,15 +154,14 @@ void Watch::device_access(std::uintptr_t address, std::size_t bytes, bool aligne
   }
   if (access.reads) check_written(address, bytes, at);
   if (region->watched) {
-    words(address, bytes, access, reinterpret_cast<Cell*>(memory_->cells()), memory_->begin(), false,
+    words(address, bytes, access, reinterpret_cast<Cell*>(memory_->cells()), device_begin_, false,
           region->may_write, at);
   }
 }
 
 void Watch::threadgroup_access(std::uintptr_t address, std::size_t bytes, bool aligned, Access access,
                                const void* at) {
-  const auto base = reinterpret_cast<std::uintptr_t>(machine_->memory().data());
-  if (!machine_->is_declared(address - base, bytes)) {
+  if (!machine_->is_declared(address - threadgroup_begin_, bytes)) {
     give_up("outside",
             fmt::format("{} {} bytes of threadgroup memory outside all arrays", verb(access), bytes), at);
   }
@@ -175,7 +172,7 @@ void Watch::threadgroup_access(std::uintptr_t address, std::size_t bytes, bool a
             at);
   }
   if (access.reads) check_written(address, bytes, at);
-  words(address, bytes, access, threadgroup_cells_.data(), base, true, true, at);
+  words(address, bytes, access, threadgroup_cells_.data(), threadgroup_begin_, true, true, at);
 }
 
 /// What is no buffer: a mapped one, the program's constants, or the machine's own exchange of values.
@@ -202,7 +199,7 @@ void Watch::check_written(std::uintptr_t address, std::size_t bytes, const void*
     if (value != poison) continue;
     if (!is_new("unwritten", at)) return;
     const Region* const region =
-        address - memory_->begin() < Memory::reserved ? memory_->region_at(address) : nullptr;
+        address - device_begin_ < Memory::reserved ? memory_->region_at(address) : nullptr;
     report("unwritten",
            region == nullptr
                ? std::string("reads threadgroup memory that nothing wrote")

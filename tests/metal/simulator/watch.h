@@ -62,8 +62,13 @@ class Watch {
   /// A fault that the compiler's other checks found.
   [[noreturn]] void fault(const std::string& what, const char* file, unsigned line);
 
-  /// The watch over the kernels that run, if any.
+  /// Makes this the watch over the kernels that run.
+  void activate();
   static inline constinit Watch* active = nullptr;
+  /// Whether an address is on the stack of a thread, which is its own business.
+  static bool on_stack(const void* address) {
+    return reinterpret_cast<std::uintptr_t>(address) - stacks_begin_ < stacks_bytes_;
+  }
 
  private:
   /// An access as a cell remembers it, in the order of execution.
@@ -90,6 +95,7 @@ class Watch {
   void words(std::uintptr_t address, std::size_t bytes, Access access, Cell* cells, std::uintptr_t base,
              bool threadgroup_memory, bool may_write, const void* at);
   const char* conflict(const Event& event, const Event& now, bool threadgroup_memory) const;
+  void access(std::uintptr_t address, std::size_t bytes, bool aligned, Access access, const void* at);
   void device_access(std::uintptr_t address, std::size_t bytes, bool aligned, Access access, const void* at);
   void threadgroup_access(std::uintptr_t address, std::size_t bytes, bool aligned, Access access,
                           const void* at);
@@ -103,8 +109,13 @@ class Watch {
   const Kernel& kernel_of(std::uint32_t group) const;
   void forget();
 
+  static inline constinit std::uintptr_t stacks_begin_ = 0;
+  static inline constinit std::uintptr_t stacks_bytes_ = 0;
+
   Memory* memory_;
   Machine* machine_;
+  std::uintptr_t device_begin_;
+  std::uintptr_t threadgroup_begin_;
   Report report_;
   std::set<std::tuple<const Kernel*, const char*, const void*>> reported_;  // kernel, kind, instruction
   std::vector<Cell> threadgroup_cells_;

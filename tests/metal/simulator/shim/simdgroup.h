@@ -53,16 +53,20 @@ CALLA_UNWATCHED const T* exchange(T value, const char* file, uint line) {
   return values;
 }
 
-/// The values combined as a butterfly does: first those 16 lanes apart.
+/// The values combined as a butterfly does: first those 16 lanes apart. The last lane to come does it for
+/// all.
 template <simd_type T, class Operation>
 CALLA_UNWATCHED T reduce(T value, Operation operation, const char* file, uint line) {
-  const T* values = exchange(value, file, line);
-  T partial[16];
-  for (uint i = 0; i < 16; ++i) partial[i] = operation(values[i], values[i + 16]);
-  for (uint half_width = 8; half_width > 0; half_width /= 2) {
-    for (uint i = 0; i < half_width; ++i) partial[i] = operation(partial[i], partial[i + half_width]);
+  using namespace calla::metal::simulation;
+  Thread& thread = *current;
+  T* values = reinterpret_cast<T*>(thread.group->exchange[thread.meetings++ & 1]);
+  values[thread.lane] = value;
+  if (meet(thread, Meeting::simd_function, 0, {file, line})) {
+    for (uint half_width = 16; half_width > 0; half_width /= 2) {
+      for (uint i = 0; i < half_width; ++i) values[i] = operation(values[i], values[i + half_width]);
+    }
   }
-  return partial[0];
+  return values[0];
 }
 
 #define CALLA_REDUCTION(name, expression)                                        \

@@ -77,18 +77,19 @@ CALLA_UNWATCHED void simdgroup_multiply_accumulate(simdgroup_matrix<D, 8, 8>& d,
   static_assert(sizeof(operands) == sizeof(thread.group->exchange[0]));
   const uint row = matrix_row(thread.lane);
   const uint column = matrix_column(thread.lane);
-  const float2 left =
-      float2(static_cast<float>(a.thread_elements()[0]), static_cast<float>(a.thread_elements()[1]));
-  const float2 right =
-      float2(static_cast<float>(b.thread_elements()[0]), static_cast<float>(b.thread_elements()[1]));
-  *reinterpret_cast<float2*>(&operands.a[row][column]) = left;
-  *reinterpret_cast<float2*>(&operands.b[row][column]) = right;
-  meet(thread, Meeting::simd_function, 0, {file, line});
-  float2 sum = float2(static_cast<float>(c.thread_elements()[0]), static_cast<float>(c.thread_elements()[1]));
-  for (uint k = 0; k < 8; ++k) {
-    sum = sum + operands.a[row][k] * *reinterpret_cast<const float2*>(&operands.b[k][column]);
+  for (uint i = 0; i < 2; ++i) {
+    operands.a[row][column + i] = static_cast<float>(a.thread_elements().data[i]);
+    operands.b[row][column + i] = static_cast<float>(b.thread_elements().data[i]);
   }
-  d.thread_elements() = vec<D, 2>(D(sum.x), D(sum.y));
+  meet(thread, Meeting::simd_function, 0, {file, line});
+  float first = static_cast<float>(c.thread_elements().data[0]);
+  float second = static_cast<float>(c.thread_elements().data[1]);
+  for (uint k = 0; k < 8; ++k) {
+    first += operands.a[row][k] * operands.b[k][column];
+    second += operands.a[row][k] * operands.b[k][column + 1];
+  }
+  d.thread_elements().data[0] = D(first);
+  d.thread_elements().data[1] = D(second);
 }
 template <class D, class A, class B>
 CALLA_UNWATCHED void simdgroup_multiply(simdgroup_matrix<D, 8, 8>& d, const simdgroup_matrix<A, 8, 8>& a,

@@ -34,6 +34,10 @@ CALLA_UNWATCHED inline void this_position(calla::metal::simulation::Attribute at
                                           unsigned (&values)[3]) {
   position(*calla::metal::simulation::current, attribute, values);
 }
+CALLA_UNWATCHED inline void meet_threadgroup(const char* file, uint line) {
+  using namespace calla::metal::simulation;
+  meet(*current, Meeting::threadgroup_function, 0, {file, line});
+}
 CALLA_UNWATCHED inline uint this_thread() { return calla::metal::simulation::current->index; }
 
 /// A result [rows][columns], divided among `threads`.
@@ -43,9 +47,7 @@ class cooperative_tensor {
 
  public:
   cooperative_tensor() {
-    unsigned group[3];
-    this_position(calla::metal::simulation::Attribute::threadgroup_position_in_grid, group);
-    const uint mixed = (group[0] * 0x9e3779b9U + group[1]) * 0x85ebca6bU + group[2];
+    const auto mixed = static_cast<uint>(calla::metal::simulation::threadgroup_random());
     factor_ = (mixed >> 8 | 1U);
     offset_ = mixed ^ mixed >> 15;
     for (T& value : values_) value = T(__builtin_nanf(""));
@@ -96,7 +98,7 @@ class matmul2d {
   template <class Left, class Right, class Destination>
   void run(Left& left, Right& right, Destination& destination, CALLA_SITE) const {
     using namespace calla::metal::simulation;
-    metal::meet_lanes(file, line);
+    meet_threadgroup(file, line);
     unsigned groups[3];
     this_position(Attribute::simdgroups_per_threadgroup, groups);
     if (groups[0] != Scope::simdgroups)
