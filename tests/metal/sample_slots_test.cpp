@@ -109,6 +109,7 @@ TEST(MetalSampleSlots, TheHeadMarksLogitsThatAreNotFinite) {
   const auto square_sums = zeros(hidden / square_columns * sizeof(float));
   const auto logits = zeros(vocabulary * sizeof(float));
   const auto peaks = zeros(vocabulary / head_rows * sizeof(Peak));
+  const auto states = zeros(sizeof(SlotState));
   std::fill(u->as<float>().begin(), u->as<float>().end(), 1.0F);
   constexpr std::size_t bad = 1234;
   const auto head = device->pipeline("head_1", head_threads);
@@ -117,7 +118,7 @@ TEST(MetalSampleSlots, TheHeadMarksLogitsThatAreNotFinite) {
     const auto pass = device->begin();
     pass->dispatch(*head,
                    {View(words), View(scales), View(biases), View(u), View(square_sums), View(logits),
-                    View(peaks), constants(StepRows{{0, no_slot, no_slot, no_slot}})},
+                    View(peaks), View(states), constants(StepRows{{0, no_slot, no_slot, no_slot}})},
                    {static_cast<std::uint32_t>(vocabulary / head_rows)});
     pass->commit();
     pass->wait();
