@@ -83,6 +83,7 @@ std::string_view trimmed(std::string_view text) {
 /// What stands between the bracket at `open` and the one that closes it, split at the commas outside all
 /// brackets.
 std::vector<std::string_view> list(std::string_view text, std::size_t open) {
+  if (open == std::string_view::npos) throw std::runtime_error("a bracket is missing");
   std::vector<std::string_view> items;
   std::size_t begin = open + 1;
   int depth = 0;
@@ -139,7 +140,7 @@ Parameter parse_parameter(std::string_view text) {
 std::vector<Kernel> parse_kernels(std::string_view text) {
   std::vector<Kernel> kernels;
   for (std::size_t at = 0; (at = find_word(text, "kernel", at)) != std::string_view::npos;) {
-    std::size_t word = find_word(text, "void", at);
+    const std::size_t word = find_word(text, "void", at);
     if (word == std::string_view::npos || !trimmed(text.substr(at + 6, word - at - 6)).empty()) {
       throw std::runtime_error("`kernel` is not followed by `void`");
     }
@@ -164,23 +165,12 @@ std::vector<Instance> parse_instances(std::string_view text, const std::vector<K
     if (!kernel.is_template) instances.push_back({kernel.function, kernel.function});
   }
   for (std::size_t at = 0; (at = find_word(text, "INSTANTIATE", at)) != std::string_view::npos; ++at) {
-    const std::size_t open = text.find('(', at);
-    const std::size_t quote = text.find('"', open);
-    const std::size_t end = text.find('"', quote + 1);
-    const std::size_t comma = text.find(',', end);
-    const std::size_t close = text.find(')', comma);
-    if (close == std::string_view::npos)
-      throw std::runtime_error("INSTANTIATE(\"name\", function<...>) is not complete");
-    // The arguments may have brackets of their own.
-    std::size_t last = close;
-    for (int depth = 1; last < text.size(); ++last) {
-      const std::string_view inside = text.substr(open + 1, last - open - 1);
-      depth = 1;
-      for (const char c : inside) depth += c == '(' ? 1 : c == ')' ? -1 : 0;
-      if (text[last] == ')' && depth == 1) break;
+    const auto items = list(text, text.find('(', at));
+    if (items.size() != 2 || items[0].size() < 2) {
+      throw std::runtime_error(
+          "INSTANTIATE takes a name in quotes and a kernel's template with its arguments");
     }
-    instances.push_back({std::string(text.substr(quote + 1, end - quote - 1)),
-                         std::string(trimmed(text.substr(comma + 1, last - comma - 1)))});
+    instances.push_back({std::string(items[0].substr(1, items[0].size() - 2)), std::string(items[1])});
   }
   return instances;
 }

@@ -1,5 +1,5 @@
 // Calls a kernel of any signature with a thread's arguments. The build's kernel tool says which attribute
-// each parameter has; the types come from the function itself. Included behind a kernel's source.
+// each parameter has; the types come from the function itself.
 #pragma once
 #include <utility>
 
@@ -8,7 +8,7 @@
 namespace calla::metal::simulation {
 namespace {  // the kernels' types have internal linkage
 
-/// An attribute and, of a buffer, its slot.
+/// What the kernel tool read of a parameter: its attribute, its slot where it is a buffer, its name.
 struct Bound {
   Attribute attribute;
   unsigned slot;

@@ -34,8 +34,7 @@ class Machine {
   Machine(Machine&&) = delete;
   Machine& operator=(Machine&&) = delete;
 
-  /// Runs a threadgroup. False when it was given up because its threads diverged or asked for too much
-  /// memory.
+  /// Runs a threadgroup. False when it was given up, after a fault that it could not go on from.
   bool run(const Kernel& kernel, void* const* buffers, const Place& place, Random random);
 
   // For the running threads.
@@ -54,6 +53,7 @@ class Machine {
   bool is_declared(std::size_t offset, std::size_t bytes) const {
     return offset + bytes <= memory_room && declared_[offset] && declared_[offset + bytes - 1];
   }
+  /// Where the threads' stacks are.
   std::span<const std::byte> stacks() const;
   /// The kernel, the threadgroup and the thread that run, in words.
   std::string whereabouts() const;
@@ -85,7 +85,7 @@ class Machine {
   std::array<Thread, max_threads> threads_;
   std::array<SimdGroup, max_threads / simd_width> groups_;
   unsigned group_count_ = 0;
-  // As in SimdGroup: SIMD-groups run in the order (first + stride * i) % count.
+  // SIMD-groups run in the order (first + i) % count, i = 0, 1, ...
   unsigned first_group_ = 0;
   unsigned group_turn_ = 0;
   unsigned groups_arrived_ = 0;

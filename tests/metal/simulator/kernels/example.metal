@@ -58,3 +58,9 @@ kernel void example_matrix(device const float* a [[buffer(0)]], device const flo
     swizzled[3] = fma(v, v, float4(float2(half2(v.xy)), v.zw));
   }
 }
+
+// numbers[i] = how many threads came before thread i.
+kernel void example_order(device atomic_uint* count [[buffer(0)]], device uint* numbers [[buffer(1)]],
+                          uint i [[thread_position_in_grid]]) {
+  numbers[i] = atomic_fetch_add_explicit(count, 1U, memory_order_relaxed);
+}

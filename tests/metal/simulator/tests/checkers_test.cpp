@@ -2,6 +2,7 @@
 // silent on what is right.
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <memory>
 #include <string>
 #include <vector>
@@ -287,6 +288,29 @@ TEST_F(Checkers, MemoryThatWasThereBefore) {
   EXPECT_EQ(text_of(run("right_copy", 64, {View(mapped), View(pages)})), "");
   EXPECT_EQ(pages->as<float>()[63], 0.0F);
   EXPECT_TRUE(is_one(run("broken_const", 32, {View(mapped)}), {"writes 4 bytes that are in no buffer"}));
+}
+
+TEST_F(Checkers, TensorOperations) {
+  const auto halves = [&](std::size_t elements) {
+    auto buffer = device_->allocate(elements * sizeof(std::uint16_t), Hazards::tracked);
+    for (std::uint16_t& element : buffer->as<std::uint16_t>()) element = 0x3c00;  // 1
+    return buffer;
+  };
+  const auto left = halves(256);
+  const auto right = halves(256);
+  const auto y = device_->allocate(256 * sizeof(float), Hazards::tracked);
+  EXPECT_EQ(text_of(run("right_tensor", 64, {View(left), View(right), View(y)})), "");
+  for (const float value : y->as<float>()) EXPECT_EQ(value, 16.0F);
+  // Rows that a tensor does not have are neither read nor written.
+  const auto few = halves(9 * 16);
+  const auto result = device_->allocate(9 * 16 * sizeof(float), Hazards::tracked);
+  EXPECT_EQ(text_of(run("right_tensor_clipped", 64, {View(few), View(right), View(result)})), "");
+  for (const float value : result->as<float>()) EXPECT_EQ(value, 16.0F);
+  // A destination begins with no number.
+  run("broken_tensor_destination", 64, {View(left), View(right), View(y)});
+  for (const float value : y->as<float>()) EXPECT_TRUE(std::isnan(value));
+  EXPECT_TRUE(contains(text_of(run("broken_tensor_groups", 64, {View(left), View(right), View(y)})),
+                       {"an operation of other SIMD-groups than there are (2 at"}));
 }
 
 }  // namespace

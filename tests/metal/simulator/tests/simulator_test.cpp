@@ -1,5 +1,7 @@
+#include <algorithm>
 #include <array>
 #include <numeric>
+#include <vector>
 
 #include <gtest/gtest.h>
 
@@ -75,6 +77,29 @@ TEST(Simulator, MultipliesMatricesAndKnowsSwizzles) {
   const std::array expected = {7.0F, 9.0F, 3.0F, 4.0F, 2.0F,  1.0F,  4.0F,  3.0F,
                                0.0F, 0.0F, 3.0F, 4.0F, 56.0F, 90.0F, 12.0F, 20.0F};
   for (std::size_t i = 0; i < 16; ++i) EXPECT_EQ(swizzled->as<float>()[i], expected[i]) << i;
+}
+
+/// The order in which the threads of two threadgroups came.
+std::vector<std::uint32_t> order(std::uint64_t seed) {
+  const auto device = make_device({.checked = false, .seed = seed});
+  const auto count = device->allocate(sizeof(std::uint32_t), Hazards::tracked);
+  const auto numbers = device->allocate(128 * sizeof(std::uint32_t), Hazards::tracked);
+  count->as<std::uint32_t>()[0] = 0;
+  const auto pass = device->begin();
+  pass->dispatch(*device->pipeline("example_order", 64), {View(count), View(numbers)}, Grid{2});
+  pass->commit();
+  pass->wait();
+  const auto values = numbers->as<std::uint32_t>();
+  return {values.begin(), values.end()};
+}
+
+TEST(Simulator, TheSeedIsTheOrderOfThreads) {
+  std::vector<std::uint32_t> once = order(1);
+  EXPECT_EQ(once, order(1));
+  EXPECT_NE(once, order(2));
+  EXPECT_FALSE(std::ranges::is_sorted(once));
+  std::ranges::sort(once);
+  for (std::uint32_t i = 0; i < once.size(); ++i) EXPECT_EQ(once[i], i);
 }
 
 }  // namespace
