@@ -31,7 +31,8 @@ struct StepRows {
   unsigned slots[max_rows];
 };
 
-/// The largest logit among head_rows neighbours, the lowest id among equals; infinite where one of them is not finite.
+/// The largest logit among head_rows neighbours, the lowest id among equals; infinite where one of them is
+/// not finite.
 struct Peak {
   float logit;
   unsigned token;

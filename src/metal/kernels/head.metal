@@ -5,8 +5,9 @@
 //                                        infinite where one of them is not finite
 //
 // 128 threads, 16 rows of W a SIMD-group, of which lane i keeps the i-th result; R rows of u. Rows without a
-// slot, or whose slot has ended, write nothing. Float32 throughout. Moves the weights once (35B: 286 MB); u comes from caches. Live
-// floats a thread: 55 of R = 1, 85 of R = 2 and 4. Bound by memory for R = 1, by instructions for R = 4.
+// slot, or whose slot has ended, write nothing. Float32 throughout. Moves the weights once (35B: 286 MB); u
+// comes from caches. Live floats a thread: 55 of R = 1, 85 of R = 2 and 4. Bound by memory for R = 1, by
+// instructions for R = 4.
 #include <metal_stdlib>
 
 #include "metal/kernels/affine.h"

@@ -1,10 +1,11 @@
+#include "metal/kernel_sources.h"
+
 #include <filesystem>
 #include <set>
 #include <string>
 
 #include <gtest/gtest.h>
 
-#include "metal/kernel_sources.h"
 #include "metal/simulator/registry.h"
 #include "support/support.h"
 
