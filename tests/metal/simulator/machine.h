@@ -30,7 +30,7 @@ enum class Meeting : unsigned char {
 struct SimdGroup {
   // What the lanes give each other: two sets of places, because a lane may be at its next function before
   // another has read the results of the last one. It cannot be two ahead.
-  alignas(64) unsigned char exchange[2][simd_width * 16];
+  alignas(64) unsigned char exchange[2][simd_width * 24];
   unsigned index;
   // The lanes run in the order (first + stride * i) % 32, i = 0, 1, ...; those before the running one have
   // arrived.

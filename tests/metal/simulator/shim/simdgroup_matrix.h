@@ -10,23 +10,21 @@ inline uint matrix_row(uint lane) { return (lane / 4 & 4U) + lane / 2 % 4; }
 inline uint matrix_column(uint lane) { return (lane / 4 & 2U) * 2 + lane % 2 * 2; }
 
 template <class T, int columns, int rows>
-class simdgroup_matrix {
+struct simdgroup_matrix {
   static_assert(columns == 8 && rows == 8, "SIMD-group matrices are 8 x 8");
 
- public:
   simdgroup_matrix() = default;
   /// The value on the diagonal, zero elsewhere.
   explicit simdgroup_matrix(T diagonal) {
     const uint row = matrix_row(this_lane());
     const uint column = matrix_column(this_lane());
-    elements_[0] = row == column ? diagonal : T(0);
-    elements_[1] = row == column + 1 ? diagonal : T(0);
+    elements[0] = row == column ? diagonal : T(0);
+    elements[1] = row == column + 1 ? diagonal : T(0);
   }
-  vec<T, 2>& thread_elements() { return elements_; }
-  const vec<T, 2>& thread_elements() const { return elements_; }
+  vec<T, 2>& thread_elements() { return elements; }
+  const vec<T, 2>& thread_elements() const { return elements; }
 
- private:
-  vec<T, 2> elements_;
+  vec<T, 2> elements;
 };
 
 template <class T, int columns, int rows = columns>
@@ -41,7 +39,7 @@ simdgroup_matrix<T, columns, rows> make_filled_simdgroup_matrix(T value) {
 template <class T>
 void simdgroup_load(simdgroup_matrix<T, 8, 8>& matrix, const T* from, ulong elements_per_row = 8,
                     ulong2 origin = ulong2(0UL), bool transpose = false, CALLA_SITE) {
-  meet_lanes(file, line);
+  if (CALLA_CHECKED) meet_lanes(file, line);
   const ulong row = matrix_row(this_lane());
   const ulong column = matrix_column(this_lane());
   from += origin.y * elements_per_row + origin.x;
@@ -52,7 +50,7 @@ void simdgroup_load(simdgroup_matrix<T, 8, 8>& matrix, const T* from, ulong elem
 template <class T>
 void simdgroup_store(const simdgroup_matrix<T, 8, 8>& matrix, T* to, ulong elements_per_row = 8,
                      ulong2 origin = ulong2(0UL), bool transpose = false, CALLA_SITE) {
-  meet_lanes(file, line);
+  if (CALLA_CHECKED) meet_lanes(file, line);
   const ulong row = matrix_row(this_lane());
   const ulong column = matrix_column(this_lane());
   to += origin.y * elements_per_row + origin.x;
@@ -61,7 +59,7 @@ void simdgroup_store(const simdgroup_matrix<T, 8, 8>& matrix, T* to, ulong eleme
   to[transpose ? (column + 1) * elements_per_row + row : row * elements_per_row + column + 1] = elements[1];
 }
 
-/// d = a b + c, the products added one after another in float32.
+/// d = a b + c, the products added one after another in float32. The last lane to come does it for all.
 template <class D, class A, class B, class C>
 CALLA_UNWATCHED void simdgroup_multiply_accumulate(simdgroup_matrix<D, 8, 8>& d,
                                                    const simdgroup_matrix<A, 8, 8>& a,
@@ -70,26 +68,35 @@ CALLA_UNWATCHED void simdgroup_multiply_accumulate(simdgroup_matrix<D, 8, 8>& d,
   using namespace calla::metal::simulation;
   struct Operands {
     float a[8][8];
-    float b[8][8];
+    float4 b[8][2];
+    float4 c[8][2];
   };
   Thread& thread = *current;
   Operands& operands = *reinterpret_cast<Operands*>(thread.group->exchange[thread.meetings++ & 1]);
   static_assert(sizeof(operands) == sizeof(thread.group->exchange[0]));
   const uint row = matrix_row(thread.lane);
   const uint column = matrix_column(thread.lane);
+  float* const own_a = &operands.a[row][column];
+  float* const own_b = &operands.b[row][column / 4].data[column % 4];
+  float* const own_c = &operands.c[row][column / 4].data[column % 4];
   for (uint i = 0; i < 2; ++i) {
-    operands.a[row][column + i] = static_cast<float>(a.thread_elements().data[i]);
-    operands.b[row][column + i] = static_cast<float>(b.thread_elements().data[i]);
+    own_a[i] = static_cast<float>(a.elements.data[i]);
+    own_b[i] = static_cast<float>(b.elements.data[i]);
+    own_c[i] = static_cast<float>(c.elements.data[i]);
   }
-  meet(thread, Meeting::simd_function, 0, {file, line});
-  float first = static_cast<float>(c.thread_elements().data[0]);
-  float second = static_cast<float>(c.thread_elements().data[1]);
-  for (uint k = 0; k < 8; ++k) {
-    first += operands.a[row][k] * operands.b[k][column];
-    second += operands.a[row][k] * operands.b[k][column + 1];
+  if (meet(thread, Meeting::simd_function, 0, {file, line})) {
+    for (uint i = 0; i < 8; ++i) {
+      auto left = operands.c[i][0].native;
+      auto right = operands.c[i][1].native;
+      for (uint k = 0; k < 8; ++k) {
+        left += operands.a[i][k] * operands.b[k][0].native;
+        right += operands.a[i][k] * operands.b[k][1].native;
+      }
+      operands.c[i][0].native = left;
+      operands.c[i][1].native = right;
+    }
   }
-  d.thread_elements().data[0] = D(first);
-  d.thread_elements().data[1] = D(second);
+  for (uint i = 0; i < 2; ++i) d.elements.data[i] = D(own_c[i]);
 }
 template <class D, class A, class B>
 CALLA_UNWATCHED void simdgroup_multiply(simdgroup_matrix<D, 8, 8>& d, const simdgroup_matrix<A, 8, 8>& a,
