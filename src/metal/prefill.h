@@ -15,10 +15,10 @@
 
 namespace calla::metal {
 
-/// Backend::prefill_chunk() and prefill_grain(): what a row's tile of products is made of, and the blocks of
-/// attention, divide the grain.
+/// Backend::prefill_chunk(), at most, and prefill_grain(). No kernel's arithmetic depends on where a piece
+/// begins or ends: a smaller grain would do as well, and make for pieces that do not fill the GPU.
 inline constexpr int prefill_chunk_tokens = 1024;
-inline constexpr int prefill_grain_tokens = 64;
+inline constexpr int prefill_grain_tokens = 16;
 
 class Prefill {
  public:

@@ -9,7 +9,8 @@ namespace calla::metal {
 namespace {
 
 struct Free {
-  void operator()(std::byte* memory) const { std::free(memory); }  // NOLINT(cppcoreguidelines-no-malloc)
+  // NOLINTNEXTLINE(cppcoreguidelines-no-malloc,cppcoreguidelines-owning-memory): from calloc
+  void operator()(std::byte* memory) const { std::free(memory); }
 };
 /// calloc's large blocks are pages that the system hands out when they are touched.
 using LazyMemory = std::unique_ptr<std::byte, Free>;

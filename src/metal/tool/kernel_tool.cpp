@@ -228,7 +228,8 @@ std::string flattened(const std::string& path, const std::string& root, std::set
       const std::string name(code.substr(10, code.rfind('"') - 10));
       if (included.insert(name).second) text += flattened(root + "/" + name, root, included);
     } else if (code != "#pragma once") {
-      text += line + '\n';
+      text += line;
+      text += '\n';
     }
   }
   return text;
