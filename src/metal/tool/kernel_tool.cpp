@@ -3,6 +3,7 @@
 //   kernel_tool bind KERNELS.metal INCLUDE_NAME OUTPUT.cpp   the kernels as C++ with what calls them, for the
 //   simulator kernel_tool shape demo|qwen36_35b OUTPUT.h               the macros that kernels/shape.h reads
 #include <cctype>
+#include <filesystem>
 #include <fstream>
 #include <iostream>
 #include <set>
@@ -226,7 +227,8 @@ std::string flattened(const std::string& path, const std::string& root, std::set
     const std::string_view code = trimmed(line);
     if (code.starts_with("#include \"")) {
       const std::string name(code.substr(10, code.rfind('"') - 10));
-      if (included.insert(name).second) text += flattened(root + "/" + name, root, included);
+      if (included.insert(name).second)
+        text += flattened((std::filesystem::path(root) / name).string(), root, included);
     } else if (code != "#pragma once") {
       text += line;
       text += '\n';
