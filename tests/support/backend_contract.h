@@ -276,7 +276,10 @@ TEST_P(BackendContract, SnapshotsComeBackFromAStream) {
                        [&](const MemoryPiece& p) { return p.identity == piece.identity; });
   };
   const auto pieces = second->memory();
-  EXPECT_EQ(more.str().size() < whole.str().size(), std::any_of(pieces.begin(), pieces.end(), is_shared));
+  EXPECT_LE(more.str().size(), whole.str().size());
+  if (std::any_of(pieces.begin(), pieces.end(), is_shared)) {
+    EXPECT_LT(more.str().size(), whole.str().size());
+  }
   const auto loaded_first = b->load_snapshot(whole, nullptr);
   EXPECT_EQ(loaded_first->position(), middle);
   EXPECT_EQ(loaded_first->bytes(), first->bytes());
