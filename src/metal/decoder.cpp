@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cassert>
-#include <cstring>
 
 #include <fmt/format.h>
 
@@ -65,17 +64,6 @@ std::size_t Decoder::scratch_bytes(const Shape& shape, int context) {
   return carver.used();
 }
 
-namespace {
-
-std::unique_ptr<Buffer> zeros(Device& device, std::size_t bytes) {
-  std::unique_ptr<Buffer> buffer = device.allocate(bytes, Hazards::tracked);
-  // A row that stands for no slot is computed from what is here: it must be numbers.
-  std::memset(buffer->bytes().data(), 0, buffer->bytes().size());
-  return buffer;
-}
-
-}  // namespace
-
 /// What the stages of one pass have in common.
 struct Decoder::Step {
   Pass& pass;
@@ -92,7 +80,7 @@ Decoder::Decoder(Device& device, const Shape& shape, const DeviceWeights& weight
       weights_(weights),
       sequences_(sequences),
       turns_(turns),
-      memory_(zeros(device, scratch_bytes(shape, context))),
+      memory_(allocate_zeros(device, scratch_bytes(shape, context))),
       scratch_([&] {
         Carver carver(*memory_);
         return Scratch(carver, shape, context);

@@ -160,4 +160,12 @@ class Device {
   Device() = default;
 };
 
+/// Tracked memory of zeros: a row that stands for no slot is computed from whatever is there, and it must be
+/// numbers.
+inline std::unique_ptr<Buffer> allocate_zeros(Device& device, std::size_t bytes) {
+  std::unique_ptr<Buffer> buffer = device.allocate(bytes, Hazards::tracked);
+  std::memset(buffer->bytes().data(), 0, buffer->bytes().size());
+  return buffer;
+}
+
 }  // namespace calla::metal

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <array>
-#include <cstring>
 #include <istream>
 #include <ostream>
 #include <utility>
@@ -19,13 +18,6 @@ std::size_t size(int extent) { return static_cast<std::size_t>(extent); }
 
 /// Pages that are never written again once a sequence has grown to some length.
 int full_pages(int positions) { return positions / static_cast<int>(calla_kernels::page_positions); }
-
-/// Of zeros, so that a row which stands for no slot never meets anything else than numbers.
-std::unique_ptr<Buffer> zeros(Device& device, std::size_t bytes) {
-  std::unique_ptr<Buffer> buffer = device.allocate(bytes, Hazards::tracked);
-  std::memset(buffer->bytes().data(), 0, buffer->bytes().size());
-  return buffer;
-}
 
 std::size_t state_layer_bytes(const Shape& shape) {
   return sizeof(float) * size(shape.delta_value_heads) * Shape::delta_head_dim * Shape::delta_head_dim;
@@ -55,12 +47,12 @@ Sequences::Sequences(Device& device, const Shape& shape, int slots, int context)
       window_layer_(window_layer_bytes(shape)),
       pool_(device, bytes_.page, size(slots) * max_pages_),
       pages_(size(slots)),
-      slot_states_(zeros(device, size(slots) * sizeof(SlotState))),
-      page_table_(zeros(device, size(slots) * max_pages_ * sizeof(std::uint32_t))),
-      states_(zeros(device, size(slots) * bytes_.states)),
-      windows_(zeros(device, size(slots) * bytes_.windows)),
-      logits_(zeros(device, size(slots) * bytes_.logits)),
-      peaks_(zeros(device, size(slots) * bytes_.peaks)) {}
+      slot_states_(allocate_zeros(device, size(slots) * sizeof(SlotState))),
+      page_table_(allocate_zeros(device, size(slots) * max_pages_ * sizeof(std::uint32_t))),
+      states_(allocate_zeros(device, size(slots) * bytes_.states)),
+      windows_(allocate_zeros(device, size(slots) * bytes_.windows)),
+      logits_(allocate_zeros(device, size(slots) * bytes_.logits)),
+      peaks_(allocate_zeros(device, size(slots) * bytes_.peaks)) {}
 
 View Sequences::states(int delta_layer) const { return {*states_, size(delta_layer) * state_layer_}; }
 View Sequences::windows(int delta_layer) const { return {*windows_, size(delta_layer) * window_layer_}; }

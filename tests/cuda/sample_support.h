@@ -1,7 +1,6 @@
 // Steps of sampling with logits of a test's own.
 #pragma once
 #include <cstdint>
-#include <random>
 #include <span>
 #include <vector>
 
@@ -10,13 +9,16 @@
 #include "cuda/device.h"
 #include "cuda/sample.h"
 #include "cuda/sample_slots.h"
+#include "support/logits.h"
 
 namespace calla::cuda {
 
 inline constexpr int sample_rows = 16;
 inline constexpr int sample_slots = 20;
 
-using Logits = std::vector<float>;
+using test::Logits;
+using test::normal_logits;
+using test::peaked_logits;
 
 /// Steps of a backend that has logits from elsewhere.
 template <Shape S>
@@ -94,22 +96,5 @@ class SampleRig {
     return result;
   }
 };
-
-inline Logits normal_logits(int vocabulary, float deviation, unsigned seed) {
-  std::mt19937 random(seed);
-  std::normal_distribution<float> normal(0, deviation);
-  Logits logits(static_cast<std::size_t>(vocabulary));
-  for (float& logit : logits) logit = normal(random);
-  return logits;
-}
-
-/// A few tokens far above the rest, as after most tokens of a text.
-inline Logits peaked_logits(int vocabulary, unsigned seed) {
-  Logits logits = normal_logits(vocabulary, 2.5F, seed);
-  std::mt19937 random(seed + 1);
-  for (int i = 0; i < 30; ++i)
-    logits[random() % logits.size()] = 9 + static_cast<float>(random() % 1000) * 0.008F;
-  return logits;
-}
 
 }  // namespace calla::cuda

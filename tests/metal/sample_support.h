@@ -5,7 +5,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
-#include <random>
 #include <span>
 #include <string>
 #include <vector>
@@ -15,12 +14,15 @@
 #include "metal/kernels/arguments.h"
 #include "metal/sample_slots.h"
 #include "metal/test_device.h"
+#include "support/logits.h"
 
 namespace calla::metal {
 
 inline constexpr int sample_slots = 20;
 
-using Logits = std::vector<float>;
+using test::Logits;
+using test::normal_logits;
+using test::peaked_logits;
 
 /// Steps of a backend that has logits from elsewhere.
 class SampleRig {
@@ -115,22 +117,5 @@ class SampleRig {
   std::unique_ptr<Buffer> logits_;
   std::unique_ptr<Buffer> peaks_;
 };
-
-inline Logits normal_logits(int vocabulary, float deviation, unsigned seed) {
-  std::mt19937 random(seed);
-  std::normal_distribution<float> normal(0, deviation);
-  Logits logits(static_cast<std::size_t>(vocabulary));
-  for (float& logit : logits) logit = normal(random);
-  return logits;
-}
-
-/// A few tokens far above the rest, as after most tokens of a text.
-inline Logits peaked_logits(int vocabulary, unsigned seed) {
-  Logits logits = normal_logits(vocabulary, 2.5F, seed);
-  std::mt19937 random(seed + 1);
-  for (int i = 0; i < 30; ++i)
-    logits[random() % logits.size()] = 9 + static_cast<float>(random() % 1000) * 0.008F;
-  return logits;
-}
 
 }  // namespace calla::metal
