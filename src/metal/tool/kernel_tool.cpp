@@ -245,13 +245,14 @@ std::string sources(const std::string& root, const std::vector<std::string>& pat
       "__VA_ARGS__;\n";
   std::ostringstream out;
   out << "// Made by kernel_tool.\n#include \"metal/kernel_sources.h\"\n\nnamespace calla::metal "
-         "{\nnamespace {\n"
+         "{\nnamespace {\n\nusing namespace std::string_view_literals;\n\n"
+      // A literal knows its length; Clang's constant evaluation would give up counting it.
       << "constexpr KernelSource sources[] = {\n";
   for (const std::string& path : paths) {
     const std::size_t begin = path.rfind('/') + 1;
     std::set<std::string> included;
-    out << "{\"" << path.substr(begin, path.rfind('.') - begin) << "\", R\"calla(" << definitions
-        << flattened(path, root, included) << ")calla\"},\n";
+    out << "{\"" << path.substr(begin, path.rfind('.') - begin) << "\"sv, R\"calla(" << definitions
+        << flattened(path, root, included) << ")calla\"sv},\n";
   }
   out << "};\n}  // namespace\n\nstd::span<const KernelSource> kernel_sources() { return sources; }\n\n"
       << "}  // namespace calla::metal\n";
