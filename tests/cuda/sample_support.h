@@ -24,6 +24,10 @@ using test::peaked_logits;
 template <Shape S>
 class SampleRig {
  public:
+  static constexpr int max_rows = sample_rows;
+  static constexpr int slot_count = sample_slots;
+  static constexpr int vocabulary = S.vocabulary;
+
   SampleRig()
       : stream(make_stream()),
         slots(sample_slots, sample_rows, S.vocabulary),

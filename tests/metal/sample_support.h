@@ -27,12 +27,15 @@ using test::peaked_logits;
 /// Steps of a backend that has logits from elsewhere.
 class SampleRig {
  public:
+  static constexpr int max_rows = sample_slots;
+  static constexpr int slot_count = sample_slots;
+
   explicit SampleRig(const Shape& shape, bool checked = true)
-      : vocabulary(static_cast<std::size_t>(shape.vocabulary)),
+      : vocabulary(shape.vocabulary),
         device(make_test_device({.shape = shape, .checked = checked, .seed = 11})),
         slots(*device, sample_slots, shape.vocabulary),
         states_(device->allocate(sample_slots * sizeof(SlotState), Hazards::tracked)),
-        logits_(device->allocate(sample_slots * vocabulary * sizeof(float), Hazards::tracked)),
+        logits_(device->allocate(sample_slots * stride() * sizeof(float), Hazards::tracked)),
         peaks_(device->allocate(sample_slots * groups() * sizeof(Peak), Hazards::tracked)) {
     for (SlotState& state : states_->as<SlotState>()) state = {};
   }
@@ -57,7 +60,7 @@ class SampleRig {
   /// What the head leaves: a slot's logits and the peaks of its groups.
   void load(int slot, const Logits& row) const {
     constexpr std::size_t group = calla_kernels::head_rows;
-    std::copy(row.begin(), row.end(), logits_->as<float>().begin() + at(slot, vocabulary));
+    std::copy(row.begin(), row.end(), logits_->as<float>().begin() + at(slot, stride()));
     const auto peaks = peaks_->as<Peak>().subspan(static_cast<std::size_t>(slot) * groups(), groups());
     for (std::size_t g = 0; g < groups(); ++g) {
       const auto first = row.begin() + static_cast<std::ptrdiff_t>(g * group);
@@ -100,7 +103,7 @@ class SampleRig {
     return draw(std::vector<const Logits*>{&row}, std::vector<int>{slot}).front();
   }
 
-  std::size_t vocabulary;
+  int vocabulary;
   std::unique_ptr<TestDevice> device;
   SampleSlots slots;
   std::uint32_t step = 0;
@@ -108,7 +111,8 @@ class SampleRig {
   View states() const { return states_; }
 
  private:
-  std::size_t groups() const { return vocabulary / calla_kernels::head_rows; }
+  std::size_t stride() const { return static_cast<std::size_t>(vocabulary); }
+  std::size_t groups() const { return stride() / calla_kernels::head_rows; }
   static std::ptrdiff_t at(int slot, std::size_t stride) {
     return static_cast<std::ptrdiff_t>(static_cast<std::size_t>(slot) * stride);
   }
