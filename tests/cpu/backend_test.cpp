@@ -77,26 +77,10 @@ TEST(CpuBackend, EveryThreadCountGivesTheSameBits) {
 
 TEST(CpuBackend, ABatchGivesTheSameBits) {
   const auto b = make(demo, test::demo_weights(), 4, 1200, 2);
-  const std::vector<std::vector<Token>> prompts{long_prompt(3), long_prompt(513), long_prompt(40),
-                                                long_prompt(700)};
-  std::vector<std::vector<Token>> alone;
-  std::vector<std::vector<float>> logits;
-  const std::vector<Token> probe{17};
-  for (int slot = 0; slot < 4; ++slot) {
-    begin(*b, slot, prompts[static_cast<std::size_t>(slot)]);
-    alone.push_back(decode(*b, slot, 5));
-    logits.push_back(scores(*b, slot, probe)[0]);
-  }
-  for (int slot = 0; slot < 4; ++slot) begin(*b, slot, prompts[static_cast<std::size_t>(slot)]);
-  std::vector<std::vector<Token>> together(4);
-  for (int step = 0; step < 5; ++step) {
-    b->submit(std::array{2, 0, 3, 1});
-    for (const SampledToken& token : b->collect())
-      together[static_cast<std::size_t>(token.slot)].push_back(token.token);
-  }
-  EXPECT_EQ(together, alone);
-  for (int slot = 0; slot < 4; ++slot)
-    EXPECT_EQ(scores(*b, slot, probe)[0], logits[static_cast<std::size_t>(slot)]);
+  const std::array lengths{3, 513, 40, 700};
+  test::expect_batch_as_alone(*b, std::array{4}, [&](int slot) {
+    begin(*b, slot, long_prompt(lengths.at(static_cast<std::size_t>(slot))));
+  });
 }
 
 TEST(CpuBackend, LongPromptsCrossBlocksAndChunks) {

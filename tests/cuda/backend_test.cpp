@@ -58,36 +58,9 @@ TEST(CudaBackend, ReadsAPromptAsTheReferenceDoes) {
 }
 
 TEST(CudaBackend, ABatchGivesTheSameBits) {
-  constexpr int slots = 16;
-  const auto b = make(slots, 1200);
-  const std::vector<Token> probe{17};
-  std::vector<std::vector<Token>> alone;
-  std::vector<std::vector<float>> logits;
-  const auto prompt_of = [](int slot) { return long_prompt(3 + 61 * slot); };
-  for (int slot = 0; slot < slots; ++slot) {
-    begin(*b, slot, prompt_of(slot));
-    alone.push_back(decode(*b, slot, 5));
-    logits.push_back(scores(*b, slot, probe)[0]);
-  }
-  for (const int rows : {2, 3, 5, 8, 16}) {
-    std::vector<int> order;
-    for (int slot = 0; slot < rows; ++slot) {
-      begin(*b, slot, prompt_of(slot));
-      order.insert(order.begin() + slot / 2, slot);
-    }
-    std::vector<std::vector<Token>> together(static_cast<std::size_t>(rows));
-    b->submit(order);
-    for (int step = 0; step < 5; ++step) {
-      if (step < 4) b->submit(order);
-      for (const SampledToken& token : b->collect())
-        together[static_cast<std::size_t>(token.slot)].push_back(token.token);
-    }
-    for (int slot = 0; slot < rows; ++slot) {
-      const auto at = static_cast<std::size_t>(slot);
-      EXPECT_EQ(together[at], alone[at]) << rows;
-      EXPECT_EQ(scores(*b, slot, probe)[0], logits[at]) << rows;
-    }
-  }
+  const auto b = make(16, 1200);
+  test::expect_batch_as_alone(*b, std::array{2, 3, 5, 8, 16},
+                              [&](int slot) { begin(*b, slot, long_prompt(3 + 61 * slot)); });
 }
 
 TEST(CudaBackend, EveryRunGivesTheSameBits) {

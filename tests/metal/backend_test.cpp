@@ -107,45 +107,17 @@ std::string saved_zeros(const Shape& shape, int position) {
 }
 
 TEST(MetalBackend, ABatchGivesTheSameBits) {
-  constexpr int slots = 6;
-  const auto b = make(slots, 512);
-  const std::vector<Token> probe{17};
-  std::vector<std::vector<Token>> alone;
-  std::vector<std::vector<float>> logits;
+  const auto b = make(6, 512);
   // The third one crosses what attention takes in one go.
   std::istringstream saved(saved_zeros(demo, 250));
   const auto far = b->load_snapshot(saved, nullptr);
-  const auto start = [&](int slot) {
+  test::expect_batch_as_alone(*b, std::array{3, 6}, [&](int slot) {
     const std::vector<Token> tokens = long_prompt(3 + slot);
     b->reset(slot);
     b->set_sampling(slot, {.temperature = 0}, tokens);
     if (slot == 2) b->restore(slot, *far);
     b->prefill(slot, tokens, true);
-  };
-  for (int slot = 0; slot < slots; ++slot) {
-    start(slot);
-    alone.push_back(decode(*b, slot, 4));
-    logits.push_back(scores(*b, slot, probe)[0]);
-  }
-  for (const int rows : {3, 6}) {
-    std::vector<int> order;
-    for (int slot = 0; slot < rows; ++slot) {
-      start(slot);
-      order.insert(order.begin() + slot / 2, slot);
-    }
-    std::vector<std::vector<Token>> together(static_cast<std::size_t>(rows));
-    b->submit(order);
-    for (int step = 0; step < 4; ++step) {
-      if (step < 3) b->submit(order);
-      for (const SampledToken& token : b->collect())
-        together[static_cast<std::size_t>(token.slot)].push_back(token.token);
-    }
-    for (int slot = 0; slot < rows; ++slot) {
-      const auto at = static_cast<std::size_t>(slot);
-      EXPECT_EQ(together[at], alone[at]) << rows;
-      EXPECT_EQ(scores(*b, slot, probe)[0], logits[at]) << rows;
-    }
-  }
+  });
 }
 
 TEST(MetalBackend, AnEndedSlotGoesOnFromItsSnapshot) {
