@@ -10,33 +10,12 @@
 #include <cuda_runtime.h>
 #include <gtest/gtest.h>
 
-#include "cuda/device.h"
+#include "cuda/arrays.h"
 #include "cuda/gemm_matrices.h"
 #include "cuda/gemm_product.h"
 
 namespace calla::cuda {
 namespace {
-
-template <class T>
-DeviceArray<T> on_device(const std::vector<T>& values) {
-  DeviceArray<T> array(values.size());
-  upload(array.data(), values.data(), array.bytes());
-  return array;
-}
-/// Every byte 0xFF: not a number, in half and in float.
-template <class T>
-DeviceArray<T> poisoned(std::size_t count) {
-  DeviceArray<T> array(count);
-  check(cudaMemset(array.data(), 0xFF, array.bytes()), "poisoning");
-  return array;
-}
-template <class T>
-std::vector<T> on_host(const DeviceArray<T>& array) {
-  check(cudaDeviceSynchronize(), "waiting");
-  std::vector<T> values(array.size());
-  download(values.data(), array.data(), array.bytes());
-  return values;
-}
 
 std::vector<__half> random_halves(std::size_t count, std::uint64_t seed) {
   std::mt19937_64 random(seed);

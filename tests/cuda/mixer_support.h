@@ -12,7 +12,7 @@
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 
-#include "cuda/device.h"
+#include "cuda/arrays.h"
 
 namespace calla::cuda {
 
@@ -28,27 +28,6 @@ inline std::vector<__half> as_halves(std::span<const float> values) {
   std::vector<__half> halves(values.size());
   std::transform(values.begin(), values.end(), halves.begin(), [](float x) { return __float2half_rn(x); });
   return halves;
-}
-
-template <class T>
-DeviceArray<T> on_device(const std::vector<T>& values) {
-  DeviceArray<T> array(values.size());
-  upload(array.data(), values.data(), array.bytes());
-  return array;
-}
-template <class T>
-std::vector<T> on_host(const DeviceArray<T>& array) {
-  std::vector<T> values(array.size());
-  download(values.data(), array.data(), array.bytes());
-  return values;
-}
-
-/// Device memory full of NaNs, of whatever type.
-template <class T>
-DeviceArray<T> poisoned(std::size_t count) {
-  DeviceArray<T> array(count);
-  check(cudaMemset(array.data(), 0xFF, array.bytes()), "poisoning memory");
-  return array;
 }
 
 /// |got - expected| / |expected|, Euclidean; a NaN in `got` is infinitely wrong.

@@ -9,32 +9,12 @@
 #include <cuda_runtime.h>
 #include <gtest/gtest.h>
 
+#include "cuda/arrays.h"
 #include "cuda/combine.h"
-#include "cuda/device.h"
 #include "cuda/gemm.h"
 
 namespace calla::cuda {
 namespace {
-
-template <class T>
-DeviceArray<T> on_device(const std::vector<T>& values) {
-  DeviceArray<T> array(values.size());
-  upload(array.data(), values.data(), array.bytes());
-  return array;
-}
-template <class T>
-std::vector<T> on_host(const DeviceArray<T>& array) {
-  check(cudaDeviceSynchronize(), "waiting");
-  std::vector<T> values(array.size());
-  download(values.data(), array.data(), array.bytes());
-  return values;
-}
-template <class T>
-DeviceArray<T> poisoned(std::size_t count) {
-  DeviceArray<T> array(count);
-  check(cudaMemset(array.data(), 0xFF, array.bytes()), "poisoning");
-  return array;
-}
 
 std::vector<float> random_floats(std::size_t count, unsigned seed, float size) {
   std::mt19937 random(seed);

@@ -13,32 +13,12 @@
 #include <cuda_runtime.h>
 #include <gtest/gtest.h>
 
-#include "cuda/device.h"
+#include "cuda/arrays.h"
 
 namespace calla::cuda {
 namespace {
 
 constexpr int top = Shape::experts_per_token;
-
-template <class T>
-DeviceArray<T> on_device(const std::vector<T>& values) {
-  DeviceArray<T> array(values.size());
-  upload(array.data(), values.data(), array.bytes());
-  return array;
-}
-template <class T>
-std::vector<T> on_host(const T* data, std::size_t count) {
-  check(cudaDeviceSynchronize(), "waiting");
-  std::vector<T> values(count);
-  download(values.data(), data, count * sizeof(T));
-  return values;
-}
-template <class T>
-DeviceArray<T> poisoned(std::size_t count) {
-  DeviceArray<T> array(count);
-  check(cudaMemset(array.data(), 0xFF, array.bytes()), "poisoning");
-  return array;
-}
 
 float from_bf16(std::uint32_t bits) {
   bits <<= 16;
