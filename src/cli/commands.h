@@ -86,12 +86,14 @@ struct BenchFlags {
 /// they decode.
 void bench(const BenchFlags& flags);
 
+inline constexpr std::string_view against_reference = "reference";
+
 struct EvalFlags {
   ModelFlags model;  // its context is the window that documents are cut to
   std::string file;
   int prefill = 0;  // tokens of each document that are read as a prompt, and not scored
   std::optional<int> max_positions;
-  bool against_reference = false;
+  std::string against;  // against_reference, or a file of logits; empty: nothing
   bool json = false;
 };
 /// How well the model predicts the tokens of a file, and how far the backend is from the reference there.

@@ -48,14 +48,23 @@ void print_row(std::string_view name, const std::string& value) {
   put(STDOUT_FILENO, fmt::format("{:<12} {}\n", name, value));
 }
 
+/// Nothing where there is no difference at all.
+std::string clear_differences_text(const Comparison& comparison) {
+  if (!comparison.first) return {};
+  return fmt::format(
+      "; {} of the others where the reference's first is {} above its second",
+      comparison.clear_differences == 0 ? "none" : std::to_string(comparison.clear_differences), clear_gap);
+}
+
 void print_comparison(const EvalReport& report, const Comparison& comparison) {
   const auto positions = static_cast<double>(report.result.backend.positions());
   print_row("reference", fmt::format("perplexity {:.4f}, top-1 {}", comparison.reference.perplexity(),
                                      share_text(comparison.reference.accuracy())));
   print_row("difference",
-            fmt::format("{:+.4f} % perplexity, same top-1 at {} of the positions",
+            fmt::format("{:+.4f} % perplexity, same top-1 at {} of the positions{}",
                         percent_above(report.result.backend.perplexity(), comparison.reference.perplexity()),
-                        share_text(static_cast<double>(comparison.agreements) / positions)));
+                        share_text(static_cast<double>(comparison.agreements) / positions),
+                        clear_differences_text(comparison)));
   std::string divergence = fmt::format("mean {:.3g}", comparison.divergence / positions);
   if (comparison.worst_divergence > 0) {
     divergence += fmt::format(", worst {:.3g} at {}", comparison.worst_divergence,
@@ -94,6 +103,7 @@ Json comparison_json(const EvalReport& report, const Comparison& comparison) {
       {"perplexity_difference_percent",
        percent_above(report.result.backend.perplexity(), comparison.reference.perplexity())},
       {"top1_agreement", static_cast<double>(comparison.agreements) / positions},
+      {"clear_differences", comparison.clear_differences},
       {"kl_mean", comparison.divergence / positions},
       {"kl_worst", comparison.worst_divergence},
       {"kl_worst_at", comparison.worst_divergence > 0 ? place_json(report, comparison.worst) : Json(nullptr)},
@@ -129,8 +139,8 @@ std::size_t choose_window(const EvalFlags& flags, const ModelConfig& config,
   return std::min(longest, static_cast<std::size_t>(flags.model.context.value_or(config.context)));
 }
 
-/// The reference beside the backend that is evaluated. Its weights stay where they are mapped, in pages that
-/// the system may drop.
+/// The reference backend beside the one that is evaluated. Its weights stay where they are mapped, in pages
+/// that the system may drop.
 std::unique_ptr<Backend> load_reference(const ModelWeights& model, int context) {
   ModelFlags flags;
   flags.backend = BackendKind::reference;
@@ -159,8 +169,12 @@ void eval(const EvalFlags& flags) {
   if (!fitted.context) fitted.context = static_cast<int>(limits.window);
   const MemoryPlan plan = plan_memory(fitted, model.config, model.weights.bytes, std::nullopt);
   const std::unique_ptr<Backend> backend = load_backend(fitted, model, plan);
-  std::unique_ptr<Backend> reference;
-  if (flags.against_reference) reference = load_reference(model, plan.context);
+  std::unique_ptr<ReferenceLogits> reference;
+  if (flags.against == against_reference) {
+    reference = logits_of_backend(load_reference(model, plan.context));
+  } else if (!flags.against.empty()) {
+    reference = logits_of_file(flags.against, documents, model.config.shape.vocabulary, limits.window);
+  }
 
   Evaluation result;
   {

@@ -1,5 +1,7 @@
 #include "cli/eval_documents.h"
 
+#include <cstring>
+#include <span>
 #include <string_view>
 #include <utility>
 
@@ -7,6 +9,7 @@
 
 #include "base/error.h"
 #include "base/json.h"
+#include "checkpoint/safetensors.h"
 #include "cli/conversation_file.h"
 #include "text/prompt.h"
 
@@ -69,32 +72,63 @@ std::vector<Document> json_documents(const Json& json, const Tokenizer& tokenize
   return documents;
 }
 
-}  // namespace
+std::vector<Document> tensor_documents(const std::filesystem::path& path, int vocabulary) {
+  const SafetensorsFile file(path);
+  std::vector<Document> documents;
+  for (;;) {
+    const std::string name = fmt::format("{}.ids", documents.size());
+    const auto found = file.tensors().find(name);
+    if (found == file.tensors().end()) break;
+    const std::string where = fmt::format("{} {}", path.string(), name);
+    const Tensor& tensor = found->second;
+    if (tensor.dtype != DType::i32 || tensor.shape.size() != 1)
+      throw Error(where, fmt::format("is {}, expected I32 [tokens]", describe(tensor.dtype, tensor.shape)));
+    std::vector<Token> tokens(tensor.bytes.size() / sizeof(Token));
+    if (!tokens.empty()) std::memcpy(tokens.data(), tensor.bytes.data(), tensor.bytes.size());
+    for (std::size_t i = 0; i < tokens.size(); ++i) {
+      if (tokens[i] < 0 || tokens[i] >= vocabulary) {
+        throw Error(where, fmt::format("{} at index {} is not a token id from 0 to {}", tokens[i], i,
+                                       vocabulary - 1));
+      }
+    }
+    documents.push_back({name, std::move(tokens)});
+  }
+  if (documents.empty()) throw Error(path.string(), "holds no token ids: there is no tensor 0.ids");
+  return documents;
+}
 
-std::vector<Document> read_documents(const std::filesystem::path& path, const Tokenizer& tokenizer,
+void require_something_to_predict(std::span<const Document> documents, const std::string& file) {
+  for (const Document& document : documents) {
+    if (document.tokens.size() >= 2) continue;
+    throw Error(fmt::format("{} {}", file, document.name),
+                fmt::format("has {} token{}: there is nothing to predict", document.tokens.size(),
+                            document.tokens.size() == 1 ? "" : "s"));
+  }
+}
+
+std::vector<Document> text_documents(const std::filesystem::path& path, const Tokenizer& tokenizer,
                                      int vocabulary) {
   const std::string file = path.string();
   const std::string text = read_text_file(path);
   if (text.find_first_not_of(" \t\r\n") == std::string::npos) throw Error(file, "is empty");
-  std::vector<Document> documents;
-  if (path.extension() == ".jsonl") {
-    documents = conversations(text, tokenizer, file);
-  } else if (path.extension() == ".json" || path.extension() == ".ids") {
-    documents = json_documents(parse_json(text, file), tokenizer, vocabulary, file);
-  } else {
-    try {
-      documents = {{"text", tokenizer.encode(text, Tokenizer::ControlTokens::as_text)}};
-    } catch (const Error& fault) {
-      throw Error(file, fault.what());
-    }
+  if (path.extension() == ".jsonl") return conversations(text, tokenizer, file);
+  if (path.extension() == ".json" || path.extension() == ".ids")
+    return json_documents(parse_json(text, file), tokenizer, vocabulary, file);
+  try {
+    return {{"text", tokenizer.encode(text, Tokenizer::ControlTokens::as_text)}};
+  } catch (const Error& fault) {
+    throw Error(file, fault.what());
   }
-  for (const Document& document : documents) {
-    if (document.tokens.size() < 2) {
-      throw Error(fmt::format("{} {}", file, document.name),
-                  fmt::format("has {} token{}: there is nothing to predict", document.tokens.size(),
-                              document.tokens.size() == 1 ? "" : "s"));
-    }
-  }
+}
+
+}  // namespace
+
+std::vector<Document> read_documents(const std::filesystem::path& path, const Tokenizer& tokenizer,
+                                     int vocabulary) {
+  std::vector<Document> documents = path.extension() == ".safetensors"
+                                        ? tensor_documents(path, vocabulary)
+                                        : text_documents(path, tokenizer, vocabulary);
+  require_something_to_predict(documents, path.string());
   return documents;
 }
 

@@ -18,6 +18,7 @@ struct Document {
 ///   .jsonl        a conversation a line: {"messages", "tools", "chat_template_kwargs"}, rendered whole, the
 ///                 assistant's replies included, as the model was trained on them
 ///   .json, .ids   such a conversation, an array of token ids, or an array of such arrays
+///   .safetensors  ids as tensors, 0.ids, 1.ids, ...: [T] I32
 ///   anything else plain text, one document
 /// Throws Error that names the file and the place when it is empty, is not of its form, has an id outside of
 /// [0, vocabulary), or a document has fewer than two tokens: then there is nothing to predict.

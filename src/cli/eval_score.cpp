@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <vector>
 
 namespace calla::cli {
@@ -14,6 +15,17 @@ constexpr std::size_t compared_piece = 32;
 /// The lowest id among the largest.
 Token most_probable(std::span<const float> logits) {
   return static_cast<Token>(std::max_element(logits.begin(), logits.end()) - logits.begin());
+}
+
+/// How far the largest is above the next one.
+float gap(std::span<const float> logits) {
+  float first = -std::numeric_limits<float>::infinity();
+  float second = first;
+  for (const float logit : logits) {
+    second = std::max(second, std::min(first, logit));
+    first = std::max(first, logit);
+  }
+  return first - second;
 }
 
 /// log of the sum of exp, in double.
@@ -31,23 +43,21 @@ double logprob_of(std::span<const float> logits, Token token) {
 /// One pass over a window: a run of a document's tokens, the first of which is given.
 class WindowScorer {
  public:
-  WindowScorer(Backend& backend, Backend* reference, Evaluation& result)
+  WindowScorer(Backend& backend, ReferenceLogits* reference, Evaluation& result)
       : backend_(backend), reference_(reference), result_(result) {}
 
   /// An empty slot that has read `prompt`.
-  void begin(std::span<const Token> prompt) {
-    for (Backend* backend : {&backend_, reference_}) {
-      if (backend == nullptr) continue;
-      backend->reset(0);
-      if (!prompt.empty()) backend->prefill(0, prompt, false);
-    }
+  void begin(std::size_t document, std::span<const Token> prompt) {
+    backend_.reset(0);
+    if (!prompt.empty()) backend_.prefill(0, prompt, false);
+    if (reference_ != nullptr) reference_->begin(document, prompt);
   }
 
   /// Feeds `tokens`; after token i comes next[i], which is the token at `place` + i of its document.
   void score(std::span<const Token> tokens, std::span<const Token> next, Place place) {
     std::vector<float> held;  // the reference's logits of these tokens
     if (reference_ != nullptr) {
-      reference_->score(0, tokens, [&](std::size_t, std::span<const float> logits) {
+      reference_->score(tokens, [&](std::size_t, std::span<const float> logits) {
         held.insert(held.end(), logits.begin(), logits.end());
       });
     }
@@ -76,13 +86,16 @@ class WindowScorer {
     }
     if (ours == theirs) {
       ++comparison.agreements;
-    } else if (!comparison.first) {
+      return;
+    }
+    if (gap(reference) > clear_gap) ++comparison.clear_differences;
+    if (!comparison.first) {
       comparison.first = {.place = here, .expected = next, .reference = theirs, .backend = ours};
     }
   }
 
   Backend& backend_;
-  Backend* reference_;
+  ReferenceLogits* reference_;
   Evaluation& result_;
 };
 
@@ -122,7 +135,7 @@ std::uint64_t positions_of(std::span<const Document> documents, const EvalLimits
   return std::min(positions, limits.positions);
 }
 
-Evaluation evaluate(Backend& backend, Backend* reference, std::span<const Document> documents,
+Evaluation evaluate(Backend& backend, ReferenceLogits* reference, std::span<const Document> documents,
                     const EvalLimits& limits, const std::function<void(std::uint64_t done)>& progress) {
   Evaluation result;
   if (reference != nullptr) result.comparison.emplace();
@@ -132,7 +145,7 @@ Evaluation evaluate(Backend& backend, Backend* reference, std::span<const Docume
     for (std::size_t begin = 0; begin < tokens.size(); begin += limits.window) {
       const auto window = tokens.subspan(begin, std::min(limits.window, tokens.size() - begin));
       std::size_t done = std::min(limits.prefill, window.size() - 1);
-      if (done + 1 < window.size()) scorer.begin(window.first(done));
+      if (done + 1 < window.size()) scorer.begin(d, window.first(done));
       while (done + 1 < window.size()) {
         const std::uint64_t left = limits.positions - result.backend.positions();
         const std::size_t most = reference == nullptr ? piece : compared_piece;

@@ -7,6 +7,7 @@
 #include <optional>
 #include <span>
 
+#include "cli/eval_against.h"
 #include "cli/eval_documents.h"
 #include "model/backend.h"
 
@@ -42,10 +43,15 @@ struct Disagreement {
   Token backend = 0;
 };
 
+/// Of logits: closer ones may turn over wherever arithmetic rounds elsewhere.
+inline constexpr float clear_gap = 0.05F;
+
 struct Comparison {
   Tally reference;
   std::uint64_t agreements = 0;  // positions with the same most probable token
-  double divergence = 0;         // sum over positions of KL(reference || backend), in nats
+  /// Positions with another one although the reference's is clear: by more than clear_gap above its second.
+  std::uint64_t clear_differences = 0;
+  double divergence = 0;  // sum over positions of KL(reference || backend), in nats
   double worst_divergence = 0;
   Place worst;
   std::optional<Disagreement> first;
@@ -65,9 +71,9 @@ struct EvalLimits {
 /// How many positions evaluate() is going to score.
 std::uint64_t positions_of(std::span<const Document> documents, const EvalLimits& limits);
 
-/// Scores the documents in slot 0, and with `reference` the same in its slot 0, in turns of a few tokens, so
-/// that no more than a few positions' logits are held. `progress` is told of positions done.
-Evaluation evaluate(Backend& backend, Backend* reference, std::span<const Document> documents,
+/// Scores the documents in slot 0, and compares with `reference` unless it is null, in turns of a few tokens,
+/// so that no more than a few positions' logits are held. `progress` is told of positions done.
+Evaluation evaluate(Backend& backend, ReferenceLogits* reference, std::span<const Document> documents,
                     const EvalLimits& limits, const std::function<void(std::uint64_t done)>& progress);
 
 /// KL(p || q) in nats of two distributions given by their logits, and what p and q give token `next`.

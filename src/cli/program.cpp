@@ -198,8 +198,7 @@ void add_eval(CLI::App& program) {
   command
       .add_option("FILE", flags->file,
                   "Conversations, one a line (.jsonl); token ids as a JSON array or an array of arrays "
-                  "(.json, .ids); "
-                  "or plain text")
+                  "(.json, .ids) or as tensors 0.ids, 1.ids, ... (.safetensors); or plain text")
       ->option_text(" ")
       ->required();
   add_model_flag(command, flags->model);
@@ -221,11 +220,18 @@ void add_eval(CLI::App& program) {
       ->type_name("N")
       ->check(at_least(1));
   command
-      .add_option_function<std::string>(
-          "--against", [flags](const std::string&) { flags->against_reference = true; },
-          "reference: run it over the same tokens too, and tell how far the backend is from it")
-      ->type_name("KIND")
-      ->check(CLI::IsMember({"reference"}).description(""));
+      .add_option(
+          "--against", flags->against,
+          "Tell how far the backend is from the reference backend (reference), or from the logits that "
+          "other software has computed of the same tokens (a .safetensors file with N.ids and N.logits)")
+      ->type_name("reference|FILE")
+      ->check(CLI::Validator(
+          [](const std::string& value) {
+            return value == against_reference || value.ends_with(".safetensors")
+                       ? std::string()
+                       : "must be reference or a .safetensors file, not " + value;
+          },
+          ""));
   command.add_flag("--json", flags->json, "Print one JSON object");
   command.footer(
       "Each token is predicted from those before it. Perplexity is exp of the mean surprise; top-1 is the "

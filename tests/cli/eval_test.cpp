@@ -1,4 +1,6 @@
 #include <cmath>
+#include <memory>
+#include <string>
 #include <vector>
 
 #include <gtest/gtest.h>
@@ -87,19 +89,22 @@ TEST(Evaluate, CutsWindowsAndStopsAfterPositions) {
   EXPECT_EQ(evaluate(backend, nullptr, documents, {.window = 50}, silent).backend.positions(), 98U);
   EXPECT_EQ(backend.resets, 2) << "nothing to score in the rest";
   EXPECT_EQ(backend.largest_piece, 49U);
-  TableBackend reference({logits_of({0.5, 0.5})});
-  evaluate(backend, &reference, documents, {.window = 50}, silent);
-  EXPECT_EQ(reference.largest_piece, 32U) << "few logits are held";
+  auto table = std::make_unique<TableBackend>(std::vector<std::vector<float>>{logits_of({0.5, 0.5})});
+  const TableBackend& compared = *table;
+  const auto reference = logits_of_backend(std::move(table));
+  evaluate(backend, reference.get(), documents, {.window = 50}, silent);
+  EXPECT_EQ(compared.largest_piece, 32U) << "few logits are held";
   const EvalLimits few{.window = 50, .positions = 60};
   EXPECT_EQ(positions_of(documents, few), 60U);
   EXPECT_EQ(evaluate(backend, nullptr, documents, few, silent).backend.positions(), 60U);
 }
 
 TEST(Evaluate, FindsWhereTheReferenceDiffers) {
-  TableBackend reference({logits_of({0.5, 0.3, 0.2}), logits_of({0.1, 0.1, 0.8})});
+  const auto reference = logits_of_backend(std::make_unique<TableBackend>(
+      std::vector<std::vector<float>>{logits_of({0.5, 0.3, 0.2}), logits_of({0.1, 0.1, 0.8})}));
   TableBackend backend({logits_of({0.5, 0.3, 0.2}), logits_of({0.1, 0.6, 0.3})});
   const std::vector<Document> documents{{"same", {0, 2, 0}}, {"other", {0, 1, 2, 1}}};
-  const Evaluation result = evaluate(backend, &reference, documents, {.window = 10}, silent);
+  const Evaluation result = evaluate(backend, reference.get(), documents, {.window = 10}, silent);
   const Comparison& comparison = result.comparison.value();
   EXPECT_EQ(comparison.agreements, 4U);
   ASSERT_TRUE(comparison.first);
@@ -112,6 +117,51 @@ TEST(Evaluate, FindsWhereTheReferenceDiffers) {
   EXPECT_NEAR(comparison.worst_divergence, 0.1 * std::log(0.1 / 0.6) + 0.8 * std::log(0.8 / 0.3), 1e-6);
   EXPECT_DOUBLE_EQ(comparison.divergence, comparison.worst_divergence) << "nowhere else";
   EXPECT_GT(result.backend.perplexity(), comparison.reference.perplexity());
+}
+
+// A tie may be decided otherwise wherever arithmetic rounds elsewhere; a clear choice may not.
+TEST(Evaluate, TellsClearDifferencesFromTies) {
+  const auto reference = logits_of_backend(std::make_unique<TableBackend>(
+      std::vector<std::vector<float>>{{1.0F, 0.96F, 0.0F}, {1.0F, 0.94F, 0.0F}, {1.0F, 0.0F, 0.0F}}));
+  TableBackend backend({{0.96F, 1.0F, 0.0F}, {0.94F, 1.0F, 0.0F}, {1.0F, 0.9F, 0.0F}});
+  const std::vector<Document> documents{{"d", {0, 1, 2, 0}}};
+  const Comparison comparison =
+      evaluate(backend, reference.get(), documents, {.window = 10}, silent).comparison.value();
+  EXPECT_EQ(comparison.agreements, 1U);
+  EXPECT_EQ(comparison.clear_differences, 1U) << "the second, where the first is 0.06 above";
+}
+
+struct NamedTensor {
+  std::string name;
+  std::string dtype;
+  std::vector<std::size_t> shape;
+  std::string bytes;
+};
+std::string tensor_file(const std::vector<NamedTensor>& tensors) {
+  Json header = Json::object();
+  std::string bytes;
+  for (const NamedTensor& tensor : tensors) {
+    const std::size_t begin = bytes.size();
+    bytes += tensor.bytes;
+    header[tensor.name] = {
+        {"dtype", tensor.dtype}, {"shape", tensor.shape}, {"data_offsets", {begin, bytes.size()}}};
+  }
+  const std::string text = header.dump();
+  std::string length(8, '\0');
+  for (std::size_t i = 0; i < length.size(); ++i) length[i] = static_cast<char>(text.size() >> (8 * i));
+  return length + text + bytes;
+}
+template <class T>
+std::string bytes_of(const std::vector<T>& values) {
+  return {reinterpret_cast<const char*>(values.data()), values.size() * sizeof(T)};
+}
+NamedTensor ids_tensor(const std::string& name, const std::vector<Token>& ids) {
+  return {name, "I32", {ids.size()}, bytes_of(ids)};
+}
+constexpr std::size_t demo_vocabulary = 2560;
+NamedTensor logits_tensor(const std::string& name, std::size_t tokens, float value) {
+  return {
+      name, "F32", {tokens, demo_vocabulary}, bytes_of(std::vector<float>(tokens * demo_vocabulary, value))};
 }
 
 class Eval : public testing::Test {
@@ -187,6 +237,55 @@ TEST_F(Eval, PlainTextIsCutIntoWindows) {
   const auto shown = run_calla({"eval", text, "--backend", "reference", "--against", "reference"});
   for (const char* part : {"perplexity", "top-1", "+0.0000 %", "100.00 %"})
     EXPECT_NE(shown.out.find(part), std::string::npos) << part << " in:\n" << shown.out;
+}
+
+TEST_F(Eval, ComparesWithTheLogitsOfOtherSoftware) {
+  const auto folder = test::goldens();
+  CALLA_REQUIRE(folder, "CALLA_GOLDENS");
+  const std::string golden = (*folder / "demo/golden.safetensors").string();
+  const Json report = evaluated({golden, "--backend", "reference", "--against", golden});
+  EXPECT_EQ(report.at("documents"), 5);
+  const Json& against = report.at("against");
+  EXPECT_NEAR(against.at("perplexity_difference_percent").get<double>(), 0, 0.001);
+  EXPECT_EQ(against.at("clear_differences"), 0);
+  EXPECT_LT(against.at("kl_worst").get<double>(), 1e-6);
+}
+
+TEST_F(Eval, LogitsOfAFileAreTakenInTheirPlace) {
+  const std::string logits = file(
+      "l.safetensors", tensor_file({ids_tensor("0.ids", {5, 6, 7}), ids_tensor("1.ids", {8, 9}),
+                                    logits_tensor("0.logits", 3, 1.5F), logits_tensor("1.logits", 2, 1.5F)}));
+  const Json report = evaluated({file("d.ids", "[[5, 6, 7], [8, 9]]"), "--against", logits});
+  EXPECT_EQ(report.at("positions"), 3);
+  EXPECT_NEAR(report.at("against").at("reference").at("perplexity").get<double>(), demo_vocabulary, 1e-6)
+      << "all tokens are as probable";
+  EXPECT_EQ(report.at("against").at("clear_differences"), 0) << "and none is clearly the first";
+  EXPECT_EQ(evaluated({logits, "--against", logits}).at("perplexity"), report.at("perplexity"));
+  EXPECT_EQ(evaluated({logits, "--against", logits, "--prefill", "1"}).at("positions"), 1);
+}
+
+TEST_F(Eval, WrongFilesOfLogits) {
+  const std::vector<Token> tokens{5, 6, 7};
+  const NamedTensor ids = ids_tensor("0.ids", tokens);
+  const std::string logits = file("l.safetensors", tensor_file({ids, logits_tensor("0.logits", 3, 1.5F)}));
+  const std::string document = file("e.ids", "[5, 6, 7]");
+  expect_refused({"eval", file("x.ids", "[5, 6, 8]"), "--against", logits},
+                 {"l.safetensors 0.ids", "has 7 at index 2", "the document has 8"});
+  expect_refused({"eval", file("y.ids", "[5, 6]"), "--against", logits}, {"0.ids", "I32 [3]", "I32 [2]"});
+  expect_refused({"eval", logits, "--against", logits, "--context", "2"}, {"--context", "0.ids of 3 tokens"});
+  expect_refused({"eval", document, "--against", file("n.safetensors", tensor_file({ids}))},
+                 {"n.safetensors 0.logits", "is missing"});
+  const NamedTensor small{"0.logits", "F32", {3, 2}, std::string(24, '\0')};
+  expect_refused({"eval", document, "--against", file("s.safetensors", tensor_file({ids, small}))},
+                 {"s.safetensors 0.logits", "F32 [3, 2]", "F32 [3, 2560]"});
+  expect_refused({"eval", document, "--against", "/nowhere.safetensors"}, {"/nowhere.safetensors"});
+
+  expect_refused({"eval", file("o.safetensors", tensor_file({logits_tensor("0.logits", 1, 0)}))},
+                 {"o.safetensors", "no tensor 0.ids"});
+  expect_refused({"eval", file("v.safetensors", tensor_file({ids_tensor("0.ids", {1, 2560})}))},
+                 {"v.safetensors 0.ids", "2560 at index 1", "0 to 2559"});
+  expect_refused({"eval", file("t.safetensors", tensor_file({{"0.ids", "F32", {2}, std::string(8, '\0')}}))},
+                 {"t.safetensors 0.ids", "F32 [2]"});
 }
 
 TEST_F(Eval, ScoresSyntheticWeights) {
