@@ -11,6 +11,7 @@
 
 #include "base/error.h"
 #include "cli/backends.h"
+#include "cli/bench_beside.h"
 #include "cli/bench_measure.h"
 #include "cli/bench_plot.h"
 #include "cli/bench_report.h"
@@ -130,6 +131,8 @@ void write(const std::string& file, std::string_view text) {
 void bench(const BenchFlags& flags) {
   const ModelWeights model = find_weights(flags.model, model_directory(flags.model));
   const std::vector<int> contexts = choose_contexts(flags, model);
+  std::vector<OtherSpeeds> beside;
+  for (const std::string& file : flags.beside_files) beside.push_back(read_other_speeds(file));
   BenchReport report = describe(flags, model);
   const std::unique_ptr<Backend> backend =
       load_backend(flags.model, model, plan_for(flags, model, contexts.back()));
@@ -140,7 +143,7 @@ void bench(const BenchFlags& flags) {
   if (flags.json_file != "-" && flags.csv_file != "-") put(STDOUT_FILENO, bench_table(report));
   if (!flags.json_file.empty()) write(flags.json_file, bench_json(report).dump(2) + "\n");
   if (!flags.csv_file.empty()) write(flags.csv_file, bench_csv(report));
-  if (!flags.plot_file.empty()) write(flags.plot_file, bench_plot(report));
+  if (!flags.plot_file.empty()) write(flags.plot_file, bench_plot(report, beside));
   for (const BenchRow& row : report.rows) {
     if (!repeats(row)) {
       throw Error(fmt::format("context {}", row.context), "the rounds decoded different tokens",

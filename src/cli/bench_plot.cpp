@@ -1,7 +1,9 @@
 #include "cli/bench_plot.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
+#include <span>
 #include <string_view>
 #include <utility>
 
@@ -17,6 +19,7 @@ constexpr double panel_top = 112;
 constexpr double panel_height = 252;
 constexpr std::string_view measured_color = "#0b6bcb";
 constexpr std::string_view bound_color = "#c2410c";
+constexpr std::array<std::string_view, 4> other_colors{"#6e7781", "#8250df", "#1a7f37", "#9a6700"};
 
 std::string escaped(std::string_view text) {
   std::string result;
@@ -44,9 +47,10 @@ std::string context_label(int context) {
 }
 
 struct Curve {
+  std::string_view name;
   std::string_view color;
   bool dashed = false;
-  std::vector<double> values;  // one a row of the report
+  std::vector<SpeedPoint> points;  // by context
 };
 
 struct Panel {
@@ -55,32 +59,45 @@ struct Panel {
   std::vector<Curve> curves;
 };
 
-/// Where contexts and values lie in a panel.
+/// The contexts of all curves, ascending.
+std::vector<int> contexts_of(const Panel& panel) {
+  std::vector<int> contexts;
+  for (const Curve& curve : panel.curves) {
+    for (const SpeedPoint& point : curve.points) contexts.push_back(point.context);
+  }
+  std::sort(contexts.begin(), contexts.end());
+  contexts.erase(std::unique(contexts.begin(), contexts.end()), contexts.end());
+  return contexts;
+}
+
+/// Where contexts and speeds lie in a panel.
 class Axes {
  public:
-  Axes(const BenchReport& report, const Panel& panel) : left_(panel.left) {
+  explicit Axes(const Panel& panel) : left_(panel.left), contexts_(contexts_of(panel)) {
     double largest = 0;
     for (const Curve& curve : panel.curves) {
-      for (const double value : curve.values) largest = std::max(largest, value);
+      for (const SpeedPoint& point : curve.points) largest = std::max(largest, point.speed);
     }
     ticks_ = round_ticks(largest);
     // Half a doubling of air on both sides.
-    low_ = std::log2(report.rows.front().context) - 0.5;
-    high_ = std::log2(report.rows.back().context) + 0.5;
+    low_ = std::log2(contexts_.front()) - 0.5;
+    high_ = std::log2(contexts_.back()) + 0.5;
   }
 
   double x(int context) const { return left_ + (std::log2(context) - low_) / (high_ - low_) * panel_width; }
-  double y(double value) const { return panel_top + panel_height * (1 - value / ticks_.back()); }
+  double y(double speed) const { return panel_top + panel_height * (1 - speed / ticks_.back()); }
+  const std::vector<int>& contexts() const { return contexts_; }
   const std::vector<double>& ticks() const { return ticks_; }
 
  private:
   double left_;
+  std::vector<int> contexts_;
   double low_ = 0;
   double high_ = 0;
   std::vector<double> ticks_;
 };
 
-std::string frame(const BenchReport& report, const Panel& panel, const Axes& axes) {
+std::string frame(const Panel& panel, const Axes& axes) {
   std::string svg = fmt::format("<text x=\"{:.1f}\" y=\"{:.1f}\" class=\"head\">{}</text>\n", panel.left,
                                 panel_top - 16, panel.title);
   for (const double tick : axes.ticks()) {
@@ -92,14 +109,14 @@ std::string frame(const BenchReport& report, const Panel& panel, const Axes& axe
   }
   const double bottom = panel_top + panel_height;
   double last = -1e9;
-  for (const BenchRow& row : report.rows) {
-    const double x = axes.x(row.context);
+  for (const int context : axes.contexts()) {
+    const double x = axes.x(context);
     svg += fmt::format("<line x1=\"{:.1f}\" y1=\"{:.1f}\" x2=\"{:.1f}\" y2=\"{:.1f}\" class=\"axis\"/>\n", x,
                        bottom, x, bottom + 4);
     if (x - last < 34) continue;  // the label would touch the one before
     last = x;
     svg += fmt::format("<text x=\"{:.1f}\" y=\"{:.1f}\" class=\"tick\" text-anchor=\"middle\">{}</text>\n", x,
-                       bottom + 20, context_label(row.context));
+                       bottom + 20, context_label(context));
   }
   svg += fmt::format(
       "<text x=\"{:.1f}\" y=\"{:.1f}\" class=\"label\" text-anchor=\"middle\">context, tokens</text>\n",
@@ -107,31 +124,41 @@ std::string frame(const BenchReport& report, const Panel& panel, const Axes& axe
   return svg;
 }
 
-std::string draw(const BenchReport& report, const Curve& curve, const Axes& axes) {
-  std::string points;
-  for (std::size_t i = 0; i < report.rows.size(); ++i)
-    points += fmt::format("{:.1f},{:.1f} ", axes.x(report.rows[i].context), axes.y(curve.values[i]));
-  std::string svg = fmt::format("<polyline points=\"{}\" class=\"curve\" stroke=\"{}\"{}/>\n", points,
+std::string draw(const Curve& curve, const Axes& axes) {
+  std::string places;
+  for (const SpeedPoint& point : curve.points)
+    places += fmt::format("{:.1f},{:.1f} ", axes.x(point.context), axes.y(point.speed));
+  std::string svg = fmt::format("<polyline points=\"{}\" class=\"curve\" stroke=\"{}\"{}/>\n", places,
                                 curve.color, curve.dashed ? " stroke-dasharray=\"7 5\"" : "");
   // A dashed line of one point would not be seen.
-  if (curve.dashed && report.rows.size() > 1) return svg;
-  for (std::size_t i = 0; i < report.rows.size(); ++i) {
-    svg += fmt::format("<circle cx=\"{:.1f}\" cy=\"{:.1f}\" r=\"3.5\" fill=\"{}\"/>\n",
-                       axes.x(report.rows[i].context), axes.y(curve.values[i]), curve.color);
+  if (curve.dashed && curve.points.size() > 1) return svg;
+  for (const SpeedPoint& point : curve.points) {
+    svg += fmt::format("<circle cx=\"{:.1f}\" cy=\"{:.1f}\" r=\"3.5\" fill=\"{}\"/>\n", axes.x(point.context),
+                       axes.y(point.speed), curve.color);
   }
   return svg;
 }
 
-/// Right of the title.
-std::string legend(double left) {
-  const double y = 48;
-  return fmt::format(
-      "<line x1=\"{0:.1f}\" y1=\"{1:.1f}\" x2=\"{2:.1f}\" y2=\"{1:.1f}\" class=\"curve\" stroke=\"{3}\"/>\n"
-      "<text x=\"{4:.1f}\" y=\"{5:.1f}\" class=\"tick\">measured</text>\n"
-      "<line x1=\"{6:.1f}\" y1=\"{1:.1f}\" x2=\"{7:.1f}\" y2=\"{1:.1f}\" class=\"curve\" stroke=\"{8}\" "
-      "stroke-dasharray=\"7 5\"/>\n"
-      "<text x=\"{9:.1f}\" y=\"{5:.1f}\" class=\"tick\">bound: memory reads</text>\n",
-      left, y, left + 26, measured_color, left + 32, y + 4, left + 100, left + 126, bound_color, left + 132);
+/// Right of the title, the first curve leftmost, up to the picture's right edge.
+std::string legend(const std::vector<Curve>& curves) {
+  constexpr double line = 26;
+  constexpr double gap = 6;
+  constexpr double between = 18;
+  constexpr double letter = 6.2;  // at a size of 11
+  constexpr double y = 32;
+  double right = width - 24;
+  std::string svg;
+  for (auto curve = curves.rbegin(); curve != curves.rend(); ++curve) {
+    const double text = right - letter * static_cast<double>(curve->name.size());
+    const double begin = text - gap - line;
+    svg += fmt::format(
+        "<line x1=\"{:.1f}\" y1=\"{:.1f}\" x2=\"{:.1f}\" y2=\"{:.1f}\" class=\"curve\" stroke=\"{}\"{}/>\n"
+        "<text x=\"{:.1f}\" y=\"{:.1f}\" class=\"tick\">{}</text>\n",
+        begin, y, begin + line, y, curve->color, curve->dashed ? " stroke-dasharray=\"7 5\"" : "", text,
+        y + 4, escaped(curve->name));
+    right = begin - between;
+  }
+  return svg;
 }
 
 }  // namespace
@@ -150,19 +177,32 @@ std::vector<double> round_ticks(double largest) {
   return ticks;
 }
 
-std::string bench_plot(const BenchReport& report) {
-  Panel prefill{
-      .left = 64, .title = "Prefill, tokens per second", .curves = {{.color = measured_color, .values = {}}}};
-  Panel decode{
+std::string bench_plot(const BenchReport& report, std::span<const OtherSpeeds> beside) {
+  Curve prefill{.name = "measured", .color = measured_color, .points = {}};
+  Curve decode = prefill;
+  Curve bound{.name = "bound: memory reads", .color = bound_color, .dashed = true, .points = {}};
+  for (const BenchRow& row : report.rows) {
+    prefill.points.push_back({row.context, prefill_rate(report, row)});
+    decode.points.push_back({row.context, decode_rate(report, row) * report.batch});
+    bound.points.push_back({row.context, decode_bound(report, row) * report.batch});
+  }
+  Panel left{.left = 64, .title = "Prefill, tokens per second", .curves = {}};
+  Panel right{
       .left = 548,
       .title = report.batch > 1 ? "Decode, tokens per second of all slots" : "Decode, tokens per second",
-      .curves = {{.color = bound_color, .dashed = true, .values = {}},
-                 {.color = measured_color, .values = {}}}};
-  for (const BenchRow& row : report.rows) {
-    prefill.curves[0].values.push_back(prefill_rate(report, row));
-    decode.curves[0].values.push_back(decode_bound(report, row) * report.batch);
-    decode.curves[1].values.push_back(decode_rate(report, row) * report.batch);
+      .curves = {bound}};
+  std::vector<Curve> legend_curves{decode, bound};
+  for (std::size_t i = 0; i < beside.size(); ++i) {
+    Curve curve{.name = beside[i].name, .color = other_colors[i % other_colors.size()], .points = {}};
+    legend_curves.push_back(curve);
+    curve.points = beside[i].prefill;
+    left.curves.push_back(curve);
+    curve.points = beside[i].decode;
+    right.curves.push_back(curve);
   }
+  // Drawn last, so that it lies above.
+  left.curves.push_back(std::move(prefill));
+  right.curves.push_back(std::move(decode));
 
   std::string svg = fmt::format(
       "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"{0}\" height=\"{1}\" viewBox=\"0 0 {0} {1}\" "
@@ -181,12 +221,12 @@ std::string bench_plot(const BenchReport& report) {
       fmt::format("<text x=\"24\" y=\"57\" class=\"label\">{}; {}, {:.1f} GB/s of reads; {} slot{}</text>\n",
                   escaped(report.device), escaped(report.processor), report.read_bandwidth / 1e9,
                   report.batch, report.batch == 1 ? "" : "s");
-  for (const Panel& panel : {prefill, decode}) {
-    const Axes axes(report, panel);
-    svg += frame(report, panel, axes);
-    for (const Curve& curve : panel.curves) svg += draw(report, curve, axes);
+  for (const Panel& panel : {left, right}) {
+    const Axes axes(panel);
+    svg += frame(panel, axes);
+    for (const Curve& curve : panel.curves) svg += draw(curve, axes);
   }
-  svg += legend(decode.left + panel_width - 246);
+  svg += legend(legend_curves);
   return svg + "</svg>\n";
 }
 

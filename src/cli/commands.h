@@ -81,6 +81,7 @@ struct BenchFlags {
   std::string json_file;  // "-": standard output, in place of the table
   std::string csv_file;   // the same
   std::string plot_file;
+  std::vector<std::string> beside_files;  // whose speeds the plot shows too
 };
 /// Measures prefill and decode against what the machine can do. Throws Error when rounds disagree in what
 /// they decode.

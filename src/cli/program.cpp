@@ -181,6 +181,14 @@ void add_bench(CLI::App& program) {
   file("--json", flags->json_file, "Write all figures as JSON; - in place of the table");
   file("--csv", flags->csv_file, "Write a line for each length; - in place of the table");
   file("--plot", flags->plot_file, "Draw speed against length, as SVG");
+  command
+      .add_option(
+          "--beside", flags->beside_files,
+          "Draw these speeds too, from a file as --csv writes it, of another run or program; the curve has "
+          "the file's name (repeatable)")
+      ->type_name("FILE")
+      ->allow_extra_args(false)
+      ->needs("--plot");
   command.footer(
       "Prefill is timed to the first token, decode over the steps behind it, greedy, with one step always "
       "in\n"

@@ -1,8 +1,10 @@
 #include <filesystem>
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include "base/json.h"
+#include "cli/bench_beside.h"
 #include "cli/bench_measure.h"
 #include "cli/bench_plot.h"
 #include "program.h"
@@ -101,6 +103,56 @@ TEST(Bench, WritesTableCsvAndPlot) {
   const std::string svg = test::read_file(plot);
   EXPECT_TRUE(svg.starts_with("<svg ") && svg.ends_with("</svg>\n"));
   EXPECT_NE(svg.find("context, tokens"), std::string::npos);
+}
+
+TEST(OtherSpeeds, AreReadByTheirColumns) {
+  const test::TemporaryFolder folder;
+  const auto read = [&](std::string_view text) {
+    const auto path = folder.path() / "llama.cpp.csv";
+    test::write_file(path, text);
+    return read_other_speeds(path);
+  };
+  const auto fault = [&](std::string_view text) { return test::message_of([&] { read(text); }); };
+  const OtherSpeeds speeds = read(
+      "digest,decode_tokens_per_second,context,prefill_tokens_per_second\r\n"
+      "x,200,4096,9000\r\n\r\nx,,512,5000\r\n");
+  EXPECT_EQ(speeds.name, "llama.cpp");
+  ASSERT_EQ(speeds.prefill.size(), 2U);
+  EXPECT_EQ(speeds.prefill[0].context, 512) << "by context";
+  EXPECT_EQ(speeds.prefill[0].speed, 5000);
+  ASSERT_EQ(speeds.decode.size(), 1U);
+  EXPECT_EQ(speeds.decode[0].speed, 200);
+  EXPECT_EQ(
+      read("context,decode_tokens_per_second,decode_tokens_per_second_all_slots\n8,1,4").decode[0].speed, 4);
+
+  EXPECT_NE(fault("speed\n1\n").find("no column \"context\""), std::string::npos);
+  EXPECT_NE(fault("context,decode_tokens_per_second\n8,fast\n").find("line 2: \"fast\""), std::string::npos);
+  EXPECT_NE(fault("context,decode_tokens_per_second\n8,-1\n").find("above 0"), std::string::npos);
+  EXPECT_NE(fault("context,decode_tokens_per_second\n,5\n").find("line 2: has no context"),
+            std::string::npos);
+  for (const char* length : {"1.5", "1e300"}) {
+    EXPECT_NE(fault(fmt::format("context,decode_tokens_per_second\n{},5\n", length)).find("not a length"),
+              std::string::npos);
+  }
+  EXPECT_NE(fault("context\n8\n").find("has no speeds"), std::string::npos);
+  EXPECT_NE(fault("").find("has no speeds"), std::string::npos);
+}
+
+TEST(Bench, DrawsOtherSpeedsBesideItsOwn) {
+  const test::TemporaryFolder folder;
+  const std::string other = (folder.path() / "a<b.csv").string();
+  const std::string plot = (folder.path() / "speed.svg").string();
+  test::write_file(other, "context,prefill_tokens_per_second,decode_tokens_per_second\n4,10,5\n64,12,6\n");
+  const auto result = run_calla({"bench", "--steps", "2", "--rounds", "1", "--contexts", "8", "--synthetic",
+                                 "demo:2", "--plot", plot, "--beside", other});
+  EXPECT_EQ(result.code, 0) << result.err;
+  const std::string svg = test::read_file(plot);
+  for (const char* part : {">a&lt;b</text>", ">4</text>", ">64</text>", ">8</text>"})
+    EXPECT_NE(svg.find(part), std::string::npos) << part;
+  EXPECT_EQ(run_calla({"bench", "--beside", other}).code, 2) << "there is no plot";
+  const auto missing = run_calla({"bench", "--contexts", "8", "--plot", plot, "--beside", "/nowhere.csv"});
+  EXPECT_EQ(missing.code, 1);
+  EXPECT_NE(missing.err.find("/nowhere.csv"), std::string::npos) << missing.err;
 }
 
 TEST(Bench, RefusesAContextThatHasNoRoom) {
