@@ -35,10 +35,10 @@ inline std::vector<Token> tokens_of_pieces(const std::vector<std::string>& piece
   return tokens;
 }
 
-/// Waits until a condition holds; false after ten seconds.
+/// Waits until a condition holds; false after a minute.
 template <class Condition>
 bool eventually(Condition&& condition) {
-  const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(10);
+  const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(60);
   while (!condition()) {
     if (std::chrono::steady_clock::now() > end) return false;
     std::this_thread::sleep_for(std::chrono::milliseconds(2));

@@ -20,7 +20,7 @@ struct HttpAnswer {
   std::string header(const std::string& name) const;
 };
 
-/// One connection. All waiting ends after ten seconds, with an exception.
+/// One connection. All waiting ends after a minute, with an exception.
 class HttpClient {
  public:
   explicit HttpClient(int port);
