@@ -135,16 +135,20 @@ void Prefill::run(int slot, int position, std::span<const Token> tokens, const H
   dispatch(*pass, embed_rows_, {piece.tokens}, weights_.embedding, ids, scratch_.h);
   pass->barrier();
   dispatch(*pass, norm_rows_, {piece.tokens}, scratch_.h, weights_.layers.front().input_norm, scratch_.x);
-  pass->barrier();
   for (int layer = 0; layer < shape_.layers; ++layer) {
     if (layer > 0 && layer % layers_a_pass == 0) {
       commit(std::move(pass));
       pass = device_.begin();
+    } else {
+      pass->barrier();
     }
     Shape::is_attention(layer) ? encode_attention(*pass, piece, layer) : encode_delta(*pass, piece, layer);
     encode_experts(*pass, piece, layer);
   }
-  if (head) head(*pass, scratch_.h);
+  if (head) {
+    pass->barrier();
+    head(*pass, scratch_.h);
+  }
   commit(std::move(pass));
 }
 
@@ -223,7 +227,7 @@ void Prefill::encode_product(Pass& pass, const Piece& piece, const Tiles& kernel
            matrix, x, out, args);
 }
 
-/// h = h + experts(x); x = the next layer's norm of h.
+/// h = h + experts(x); x = the next layer's norm of h. A barrier must come before what follows.
 void Prefill::encode_experts(Pass& pass, const Piece& piece, int layer) const {
   const LayerViews& w = weights_.layers[size(layer)];
   const bool last = layer + 1 == shape_.layers;
@@ -258,7 +262,6 @@ void Prefill::encode_experts(Pass& pass, const Piece& piece, int layer) const {
   pass.barrier();
   dispatch(pass, combine_, {tokens}, scratch_.pair_out, scratch_.shared_out, scratch_.routes, scratch_.h,
            next_norm, scratch_.x);
-  pass.barrier();
 }
 
 }  // namespace calla::metal

@@ -161,12 +161,17 @@ TEST(MetalBackend, TensorUnitsReadAPromptNearlyAsWell) {
   EXPECT_LT(divergence(scores(*truth, 0, probe)[0], scores(*fast, 0, probe)[0]), 2e-2);
 }
 
-TEST(MetalBackend, TheSimulatorFindsNothingWrong) {
+TEST(MetalBackend, TheSimulatorFindsNothingWrongAndNoBarrierNeedless) {
   auto device = make_test_device({.shape = demo, .checked = true});
   const TestDevice& watched = *device;
   const FewLayers few;
-  const auto b = make_backend(std::move(device), few.shape, few.weights, 2, 512, {}, chunk);
+  const auto b = make_backend(std::move(device), few.shape, few.weights, 4, 512, {}, chunk);
   begin(*b, 0, long_prompt(35));
+  const auto read = b->snapshot(0);
+  for (const int slot : {2, 3}) {
+    b->set_sampling(slot, {.temperature = 0}, long_prompt(35));
+    b->restore(slot, *read);
+  }
   // Attention in splits, and all that sampling has.
   std::istringstream saved(saved_zeros(few.shape, 260));
   b->set_sampling(1,
@@ -179,15 +184,19 @@ TEST(MetalBackend, TheSimulatorFindsNothingWrong) {
                   long_prompt(3));
   b->restore(1, *b->load_snapshot(saved, nullptr));
   b->prefill(1, long_prompt(3), true);
-  b->submit(std::array{0});
-  b->submit(std::array{0, 1});
+  // A token for each, then passes with attention in one go and in splits, of one row, of three as four, and
+  // of four.
+  const std::vector<int> all{0, 1, 2, 3};
+  b->submit(all);
+  for (const std::vector<int>& rows : std::vector<std::vector<int>>{{0}, {1}, {0, 2, 3}, all}) {
+    b->submit(rows);
+    b->collect();
+  }
   b->collect();
-  b->submit(std::array{0, 1});
-  b->collect();
-  b->collect();
-  EXPECT_EQ(b->position(0), 38);
-  EXPECT_EQ(b->position(1), 265);
+  EXPECT_EQ(b->position(0), 39);
+  EXPECT_EQ(b->position(1), 266);
   for (const std::string& finding : watched.findings()) ADD_FAILURE() << finding;
+  for (const std::string& barrier : watched.needless_barriers()) ADD_FAILURE() << barrier;
 }
 
 }  // namespace

@@ -29,6 +29,7 @@ class TestDevice final : public Device {
         tensor_units_(options.tensor_units && device_->has_tensor_units()) {}
 
   const std::vector<std::string>& findings() const { return none_; }
+  const std::vector<std::string>& needless_barriers() const { return none_; }
 
   std::string_view name() const override { return device_->name(); }
   Family family() const override { return device_->family(); }
