@@ -31,10 +31,22 @@ function(calla_metal_bindings list)
   set(${list} ${sources} PARENT_SCOPE)
 endfunction()
 
-# calla_metal_kernels(name SHAPE shape [CHECKED] SOURCES bindings...): an object library of the bindings for one model's
-# shape, with or without instrumentation of memory accesses.
+# The host's fused multiply-adds, which on x86 the compiler does not use unasked.
+if(CALLA_TESTS AND CMAKE_SYSTEM_PROCESSOR MATCHES "^(x86_64|AMD64)$")
+  include(CheckCXXSourceRuns)
+  check_cxx_source_runs("int main() { return __builtin_cpu_supports(\"fma\") ? 0 : 1; }" CALLA_HOST_HAS_FMA)
+endif()
+
+# calla_metal_kernels(name SHAPE shape [CHECKED | LOOSE] SOURCES bindings...): an object library of the bindings for one
+# model's shape: plain, with instrumentation of memory accesses, or with arithmetic as inexact as a GPU's may be.
 function(calla_metal_kernels name)
-  cmake_parse_arguments(KERNELS "CHECKED" "SHAPE" "SOURCES" ${ARGN})
+  cmake_parse_arguments(KERNELS "CHECKED;LOOSE" "SHAPE" "SOURCES" ${ARGN})
+  set(build plain)
+  if(KERNELS_CHECKED)
+    set(build checked)
+  elseif(KERNELS_LOOSE)
+    set(build loose)
+  endif()
   set(macros ${PROJECT_BINARY_DIR}/kernels/shape_${KERNELS_SHAPE}.h)
   if(NOT TARGET metal_shape_${KERNELS_SHAPE})
     add_custom_command(OUTPUT ${macros} COMMAND kernel_tool shape ${KERNELS_SHAPE} ${macros} DEPENDS kernel_tool VERBATIM)
@@ -49,11 +61,19 @@ function(calla_metal_kernels name)
   target_compile_options(${name} PRIVATE -Wall -Wextra -Werror -Wdouble-promotion -Wno-attributes -Wno-unknown-pragmas
     -Wno-unused-function -Wno-psabi -Wno-deprecated-enum-enum-conversion
     $<$<CXX_COMPILER_ID:GNU>:-Wno-maybe-uninitialized>)
-  # Kernels may look at memory as any type, and their arithmetic is what they say.
-  target_compile_options(${name} PRIVATE -fno-strict-aliasing -ffp-contract=off -fno-math-errno -fno-threadsafe-statics
-    -fno-exceptions -fno-rtti)
+  target_compile_definitions(${name} PRIVATE CALLA_BUILD=${build} CALLA_VARIANT=${build}_${KERNELS_SHAPE})
+  # Kernels may look at memory as any type.
+  target_compile_options(${name} PRIVATE -fno-strict-aliasing -fno-math-errno -fno-threadsafe-statics -fno-exceptions
+    -fno-rtti)
+  if(KERNELS_LOOSE)
+    # Metal may contract a statement's products and sums even where it is asked for safe arithmetic.
+    target_compile_definitions(${name} PRIVATE CALLA_LOOSE=1)
+    target_compile_options(${name} PRIVATE -ffp-contract=fast $<$<BOOL:${CALLA_HOST_HAS_FMA}>:-mfma>)
+  else()
+    # Their arithmetic is what they say.
+    target_compile_options(${name} PRIVATE -ffp-contract=off)
+  endif()
   if(KERNELS_CHECKED)
-    target_compile_definitions(${name} PRIVATE CALLA_CHECKED=true CALLA_VARIANT=checked_${KERNELS_SHAPE})
     # The instrumentation's functions are the simulator's own. Vectorised accesses would not be instrumented. Version 4 of
     # the debugging information, because addr2line takes version 5's files for others.
     target_compile_options(${name} PRIVATE -O2 -gdwarf-4 -fsanitize=thread
@@ -65,7 +85,6 @@ function(calla_metal_kernels name)
         "SHELL:-mllvm -tsan-instrument-func-entry-exit=0")
     endif()
   else()
-    target_compile_definitions(${name} PRIVATE CALLA_CHECKED=false CALLA_VARIANT=plain_${KERNELS_SHAPE})
     target_compile_options(${name} PRIVATE -O3)
   endif()
 endfunction()

@@ -1,8 +1,10 @@
 #include "metal/backend.h"
 
 #include <algorithm>
+#include <cmath>
 #include <sstream>
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include "base/error.h"
@@ -146,6 +148,32 @@ TEST(MetalBackend, EveryOrderOfThreadsGivesTheSameBits) {
     if (first.empty()) first = rows;
     EXPECT_EQ(rows, first) << seed;
   }
+}
+
+TEST(MetalBackend, LooseArithmeticMovesLogitsLittle) {
+  CALLA_REQUIRE_LOOSE_ARITHMETIC();
+  const std::vector<Token> tokens = long_prompt(24);
+  const std::vector<Token> probe{17, 18};
+  const auto logits = [&](const TestDeviceOptions& options) {
+    const auto b = make_backend(make_test_device(options), demo, test::demo_weights(), 1, 256, {}, chunk);
+    b->prefill(0, tokens, false);
+    return scores(*b, 0, probe);
+  };
+  const auto exact = logits({.shape = demo, .checked = false});
+  const auto loose = logits({.shape = demo, .checked = false, .loose = 1});
+  float most = 0;
+  double most_divergence = 0;
+  for (std::size_t t = 0; t < probe.size(); ++t) {
+    for (std::size_t i = 0; i < exact[t].size(); ++i)
+      most = std::max(most, std::abs(loose[t][i] - exact[t][i]));
+    most_divergence = std::max(most_divergence, divergence(exact[t], loose[t]));
+  }
+  EXPECT_GT(most, 0);
+  EXPECT_LT(most, 1e-3F);
+  EXPECT_LT(most_divergence, 1e-6);
+  // For docs/metal.md.
+  RecordProperty("largest_move_of_a_logit", fmt::format("{:.2g}", most));
+  RecordProperty("largest_divergence", fmt::format("{:.2g}", most_divergence));
 }
 
 TEST(MetalBackend, TensorUnitsReadAPromptNearlyAsWell) {

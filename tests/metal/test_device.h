@@ -2,6 +2,7 @@
 // one.
 #pragma once
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -13,12 +14,13 @@
 
 namespace calla::metal {
 
-/// `checked` and `seed` are for the simulated device alone.
+/// `checked`, `seed` and `loose` are for the simulated device alone.
 struct TestDeviceOptions {
   Shape shape = demo;
   bool checked = true;
   std::uint64_t seed = 1;
   bool tensor_units = false;  // whether they may be used, where there are some
+  std::optional<std::uint64_t> loose{};
 };
 
 /// Apple's device under the simulated one's name, with nobody to watch it.
@@ -59,6 +61,8 @@ inline std::unique_ptr<TestDevice> make_test_device(const TestDeviceOptions& opt
 
 /// Whether kernels for tensor units can be run.
 inline bool runs_tensor_kernels() { return make_apple_device(demo)->has_tensor_units(); }
+/// Whether arithmetic can be made less exact than it is.
+inline constexpr bool has_loose_arithmetic = false;
 
 }  // namespace calla::metal
 
@@ -76,6 +80,7 @@ inline std::unique_ptr<TestDevice> make_test_device(const TestDeviceOptions& opt
 }
 
 inline bool runs_tensor_kernels() { return true; }
+inline constexpr bool has_loose_arithmetic = true;
 
 }  // namespace calla::metal
 
@@ -83,3 +88,5 @@ inline bool runs_tensor_kernels() { return true; }
 
 #define CALLA_REQUIRE_TENSOR_UNITS() \
   if (!::calla::metal::runs_tensor_kernels()) GTEST_SKIP() << "this GPU has no tensor units"
+#define CALLA_REQUIRE_LOOSE_ARITHMETIC() \
+  if (!::calla::metal::has_loose_arithmetic) GTEST_SKIP() << "a GPU's arithmetic is what it is"

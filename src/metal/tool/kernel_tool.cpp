@@ -199,8 +199,8 @@ std::string bindings(const std::string& text, const std::string& include_name) {
     for (const Kernel& kernel : kernels) known = known || kernel.function == function;
     if (!known) throw std::runtime_error("INSTANTIATE of what is no kernel: " + instance.function);
     out << "const calla::metal::simulation::Registration registration_" << number++
-        << "(CALLA_SHAPE_NAME, CALLA_CHECKED, calla::metal::simulation::bind<" << instance.function
-        << ", bounds_of_" << function << ">(\"" << instance.name << "\"));\n";
+        << "(CALLA_SHAPE_NAME, calla::metal::simulation::Build::CALLA_BUILD, calla::metal::simulation::bind<"
+        << instance.function << ", bounds_of_" << function << ">(\"" << instance.name << "\"));\n";
   }
   out << "}  // namespace\n";
   return std::move(out).str();

@@ -14,6 +14,8 @@ void* threadgroup_array(unsigned bytes, unsigned alignment, Site site) {
 
 unsigned long threadgroup_random() { return current->machine->threadgroup_random(); }
 
+unsigned long error_seed() { return current->machine->error_seed(); }
+
 void report(const char* what, unsigned long value, Site site) { current->machine->report(what, value, site); }
 
 void position(const Thread& thread, Attribute attribute, unsigned (&values)[3]) {

@@ -77,6 +77,9 @@ void* threadgroup_array(unsigned bytes, unsigned alignment, Site site);
 /// A random number for a threadgroup: the same for all of its threads.
 unsigned long threadgroup_random();
 
+/// The seed of the errors of loose arithmetic.
+unsigned long error_seed();
+
 /// A fault that a kernel makes no address of, such as a shuffle from a lane that is none.
 void report(const char* what, unsigned long value, Site site);
 
@@ -118,9 +121,13 @@ struct Kernel {
   void (*run)(const Thread& thread, void* const* buffers);
 };
 
-/// Makes a kernel known for a model's shape, in the form with or without instrumentation.
+/// How kernels were compiled: as they are, with instrumentation of memory accesses, or with arithmetic as
+/// inexact as a GPU's may be.
+enum class Build : unsigned char { plain, checked, loose };
+
+/// Makes a kernel known for a model's shape.
 struct Registration {
-  Registration(const char* shape, bool checked, const Kernel& kernel);
+  Registration(const char* shape, Build build, const Kernel& kernel);
 };
 
 }  // namespace calla::metal::simulation

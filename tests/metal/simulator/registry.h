@@ -10,8 +10,8 @@
 namespace calla::metal::simulation {
 
 /// The kernel of this name. Null where there is none for the shape.
-const Kernel* find_kernel(const Shape& shape, bool checked, std::string_view name);
+const Kernel* find_kernel(const Shape& shape, Build build, std::string_view name);
 /// The names of all there are.
-std::vector<std::string> kernel_names(const Shape& shape, bool checked);
+std::vector<std::string> kernel_names(const Shape& shape, Build build);
 
 }  // namespace calla::metal::simulation

@@ -99,8 +99,12 @@ class Implementation : public SimulatedDevice {
  public:
   explicit Implementation(const Options& options)
       : options_(options),
+        build_(options.checked ? Build::checked
+               : options.loose ? Build::loose
+                               : Build::plain),
         random_(options.seed),
-        machine_([this](const std::string& key, const std::string& what) { found(key, what); }),
+        machine_([this](const std::string& key, const std::string& what) { found(key, what); },
+                 options.loose),
         watch_(memory_, machine_,
                [this](const std::string& key, const std::string& what) { found(key, what); }) {}
 
@@ -130,7 +134,7 @@ class Implementation : public SimulatedDevice {
           fmt::format("threadgroups of {} threads: they have whole SIMD-groups, and {} threads at most",
                       threads, max_threads));
     }
-    const Kernel* const found = find_kernel(options_.shape, options_.checked, kernel);
+    const Kernel* const found = find_kernel(options_.shape, build_, kernel);
     if (found == nullptr) throw Error(kernel, "there is no such kernel");
     return std::make_unique<SimulatedPipeline>(*found, threads);
   }
@@ -180,6 +184,7 @@ class Implementation : public SimulatedDevice {
   }
 
   Options options_;
+  Build build_;
   Random random_;
   Memory memory_;
   Machine machine_;
@@ -332,6 +337,7 @@ bool Implementation::run(const Dispatch& dispatch) {
 }  // namespace
 
 std::unique_ptr<SimulatedDevice> make_device(const Options& options) {
+  if (options.checked && options.loose) throw Error("simulated device", "loose kernels are not watched");
   return std::make_unique<Implementation>(options);
 }
 

@@ -3,6 +3,7 @@
 #pragma once
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -16,6 +17,9 @@ struct Options {
   bool checked = true;        // watch every access; slower by a factor of three to five
   std::uint64_t seed = 1;     // of the order of threads, threadgroups and dispatches
   bool tensor_units = false;  // what Device::has_tensor_units says
+  // Arithmetic as inexact as Metal's may be, with the seed of its errors; else C++'s. Unchecked, and the demo
+  // model's shape only.
+  std::optional<std::uint64_t> loose{};
 };
 
 class SimulatedDevice : public Device {

@@ -8,6 +8,7 @@
 #include <fmt/format.h>
 #include <sys/mman.h>
 
+#include "cpu/denormals.h"
 #include "metal/simulator/memory.h"
 
 namespace calla::metal::simulation {
@@ -58,7 +59,8 @@ struct Machine::Stacks {
   }
 };
 
-Machine::Machine(Report report) : report_(std::move(report)), stacks_(std::make_unique<Stacks>()) {
+Machine::Machine(Report report, std::optional<std::uint64_t> loose)
+    : report_(std::move(report)), loose_(loose), stacks_(std::make_unique<Stacks>()) {
   memory_declared_ = memory_room;
   for (unsigned i = 0; i < max_threads; ++i) {
     threads_[i].index = i;
@@ -99,6 +101,9 @@ void Machine::start(SimdGroup& group) {
 }
 
 bool Machine::run(const Kernel& kernel, void* const* buffers, const Place& place, Random random) {
+  // A fibre has the mode in which it was made.
+  std::optional<cpu::FlushDenormals> flush;
+  if (loose_) flush.emplace();
   kernel_ = &kernel;
   buffers_ = buffers;
   place_ = place;

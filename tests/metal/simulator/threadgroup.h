@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 
@@ -27,7 +28,8 @@ class Machine {
   /// Told of a fault: what it is the same fault as when it comes again, and its description.
   using Report = std::function<void(const std::string& key, const std::string& what)>;
 
-  explicit Machine(Report report);
+  /// `loose`: kernels of that build will run, with this seed of their errors.
+  explicit Machine(Report report, std::optional<std::uint64_t> loose = {});
   ~Machine();
   Machine(const Machine&) = delete;
   Machine& operator=(const Machine&) = delete;
@@ -43,6 +45,7 @@ class Machine {
   void report(const char* what, unsigned long value, Site site);
   const Place& place() const { return place_; }
   unsigned long threadgroup_random() const { return threadgroup_random_; }
+  unsigned long error_seed() const { return loose_.value_or(0); }
 
   // For the watch over memory.
   /// Barriers of the threadgroup so far that order device memory, or threadgroup memory.
@@ -73,6 +76,7 @@ class Machine {
   SimdGroup& simdgroup(unsigned turn);
 
   Report report_;
+  std::optional<std::uint64_t> loose_;
   std::unique_ptr<Stacks> stacks_;
   Random random_;
   unsigned long threadgroup_random_ = 0;

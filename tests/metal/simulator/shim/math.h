@@ -2,6 +2,9 @@
 // roundings: the machines that run the tests need not have the instruction.
 #pragma once
 #include "metal/simulator/shim/vector.h"
+#ifdef CALLA_LOOSE
+#include "metal/simulator/shim/loose.h"
+#endif
 
 namespace metal {
 inline namespace CALLA_VARIANT {
@@ -21,7 +24,8 @@ inline namespace CALLA_VARIANT {
     for (int i = 0; i < N; ++i) x.data[i] = name(x.data[i], y.data[i]); \
     return x;                                                           \
   }
-#define CALLA_TRANSCENDENTAL                    \
+#ifndef CALLA_LOOSE
+#define CALLA_PRECISE                           \
   CALLA_UNARY(exp, __builtin_expf(x))           \
   CALLA_UNARY(exp2, __builtin_exp2f(x))         \
   CALLA_UNARY(log, __builtin_logf(x))           \
@@ -33,13 +37,15 @@ inline namespace CALLA_VARIANT {
   CALLA_UNARY(rsqrt, 1.0f / __builtin_sqrtf(x)) \
   CALLA_BINARY(pow, __builtin_powf(x, y))       \
   CALLA_BINARY(divide, x / y)
+#define CALLA_FAST CALLA_PRECISE
+#endif
 
-CALLA_TRANSCENDENTAL
+CALLA_PRECISE
 namespace precise {
-CALLA_TRANSCENDENTAL
+CALLA_PRECISE
 }
 namespace fast {
-CALLA_TRANSCENDENTAL
+CALLA_FAST
 }
 CALLA_UNARY(fabs, __builtin_fabsf(x))
 CALLA_UNARY(floor, __builtin_floorf(x))
@@ -53,7 +59,8 @@ CALLA_BINARY(fmin, x < y ? x : y)
 CALLA_BINARY(fmax, x > y ? x : y)
 CALLA_BINARY(copysign, __builtin_copysignf(x, y))
 CALLA_BINARY(step, y < x ? 0.0f : 1.0f)
-#undef CALLA_TRANSCENDENTAL
+#undef CALLA_PRECISE
+#undef CALLA_FAST
 #undef CALLA_UNARY
 #undef CALLA_BINARY
 

@@ -5,6 +5,9 @@
 namespace metal {
 inline namespace CALLA_VARIANT {
 
+inline constexpr bool is_watched =
+    calla::metal::simulation::Build::CALLA_BUILD == calla::metal::simulation::Build::checked;
+
 /// The first of a lane's two elements, which are neighbours in a row.
 inline uint matrix_row(uint lane) { return (lane / 4 & 4U) + lane / 2 % 4; }
 inline uint matrix_column(uint lane) { return (lane / 4 & 2U) * 2 + lane % 2 * 2; }
@@ -39,7 +42,7 @@ simdgroup_matrix<T, columns, rows> make_filled_simdgroup_matrix(T value) {
 template <class T>
 void simdgroup_load(simdgroup_matrix<T, 8, 8>& matrix, const T* from, ulong elements_per_row = 8,
                     ulong2 origin = ulong2(0UL), bool transpose = false, CALLA_SITE) {
-  if (CALLA_CHECKED) meet_lanes(file, line);
+  if (is_watched) meet_lanes(file, line);
   const ulong row = matrix_row(this_lane());
   const ulong column = matrix_column(this_lane());
   from += origin.y * elements_per_row + origin.x;
@@ -50,7 +53,7 @@ void simdgroup_load(simdgroup_matrix<T, 8, 8>& matrix, const T* from, ulong elem
 template <class T>
 void simdgroup_store(const simdgroup_matrix<T, 8, 8>& matrix, T* to, ulong elements_per_row = 8,
                      ulong2 origin = ulong2(0UL), bool transpose = false, CALLA_SITE) {
-  if (CALLA_CHECKED) meet_lanes(file, line);
+  if (is_watched) meet_lanes(file, line);
   const ulong row = matrix_row(this_lane());
   const ulong column = matrix_column(this_lane());
   to += origin.y * elements_per_row + origin.x;

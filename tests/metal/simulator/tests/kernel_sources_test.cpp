@@ -39,7 +39,7 @@ TEST(KernelSources, StandByThemselves) {
 /// A text whose kernels the simulator does not know, or the other way round, would be a kernel that no test
 /// has run.
 TEST(KernelSources, NameEveryKernelThatTheSimulatorRuns) {
-  for (const std::string& kernel : simulation::kernel_names(demo, true)) {
+  for (const std::string& kernel : simulation::kernel_names(demo, simulation::Build::checked)) {
     const bool simulators_own =
         kernel.starts_with("example_") || kernel.starts_with("broken_") || kernel.starts_with("right_");
     if (simulators_own) continue;
