@@ -42,6 +42,7 @@ class SafetensorsFile {
 
   const std::filesystem::path& path() const { return path_; }
   const TensorMap& tensors() const { return tensors_; }
+  std::span<const std::byte> bytes() const { return file_.bytes(); }
   /// Whether the bytes are some of this file's.
   bool contains(std::span<const std::byte> bytes) const {
     const auto file = file_.bytes();

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <utility>
 #include <variant>
 
 namespace calla::metal {
@@ -11,6 +12,12 @@ struct Part {
   std::span<const std::byte> bytes;
   bool aligned = true;
 };
+
+/// Where the file begins that a part is of. Files may be mapped one right behind the other, but Metal takes
+/// memory of one mapping only, and each file has an alignment of its own.
+const std::byte* file_of(const Part& part, const Weights& weights) {
+  return weights.pages == nullptr ? nullptr : weights.pages->mapping(part.bytes).data();
+}
 
 constexpr std::uintptr_t word_alignment = 16;  // kernels load four words at once
 constexpr std::uintptr_t value_alignment = 2;
@@ -54,10 +61,13 @@ std::vector<Part> tensors(const Weights& weights) {
 
 std::vector<Stretch> find_stretches(const Weights& weights, std::size_t most_bytes) {
   std::vector<Stretch> stretches;
+  const std::byte* last_file = nullptr;
   for (const Part& part : tensors(weights)) {
     const std::uintptr_t first = address(part.bytes.data());
     const std::uintptr_t end = first + part.bytes.size();
-    if (!stretches.empty()) {
+    const std::byte* const file = file_of(part, weights);
+    const bool in_same_file = file == std::exchange(last_file, file);
+    if (!stretches.empty() && in_same_file) {
       Stretch& last = stretches.back();
       const std::uintptr_t begin = address(last.bytes.data());
       const std::uintptr_t last_end = begin + last.bytes.size();

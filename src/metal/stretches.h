@@ -8,7 +8,7 @@
 
 namespace calla::metal {
 
-/// Bytes of tensors with little between them: of one file, in practice.
+/// Bytes of tensors of one file with little between them.
 struct Stretch {
   std::span<const std::byte> bytes;               // from the first tensor to the end of the last
   std::vector<std::span<const std::byte>> parts;  // the tensors, in the order of their addresses

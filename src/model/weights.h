@@ -75,6 +75,8 @@ struct MtpWeights {
 class WeightPages {
  public:
   virtual ~WeightPages() = default;
+  /// All bytes of the mapping, a file's, that the bytes are of.
+  virtual std::span<const std::byte> mapping(std::span<const std::byte> bytes) const = 0;
   /// Asks the system to read the bytes soon.
   virtual void read_ahead(std::span<const std::byte> bytes) const = 0;
   /// Brings the bytes into memory. Throws Error when the disk fails.

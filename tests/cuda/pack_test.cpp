@@ -276,6 +276,7 @@ class TemporaryFile {
 
 class MappedPages final : public WeightPages {
  public:
+  std::span<const std::byte> mapping(std::span<const std::byte> bytes) const override { return bytes; }
   void read_ahead(std::span<const std::byte> bytes) const override { calla::read_ahead(bytes); }
   void load(std::span<const std::byte> bytes) const override { EXPECT_TRUE(bring_in(bytes)); }
   void drop(std::span<const std::byte> bytes) const override { calla::drop(bytes); }

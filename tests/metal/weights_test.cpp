@@ -160,6 +160,36 @@ TEST(PlaceWeights, TheFilesOfTheDemonstrationModel) {
   expect_same(place_weights(device, test::demo_weights(), {}), test::demo_weights());
 }
 
+/// A mapping that ends, and another that begins, in the midst of a model's bytes.
+class TwoFiles final : public WeightPages {
+ public:
+  explicit TwoFiles(const std::byte* border) : border_(border) {}
+  std::span<const std::byte> mapping(std::span<const std::byte> bytes) const override {
+    return bytes.data() < border_ ? std::span(border_ - 1, 1) : std::span(border_, 1);
+  }
+  void read_ahead(std::span<const std::byte>) const override {}
+  void load(std::span<const std::byte>) const override {}
+  void drop(std::span<const std::byte>) const override {}
+
+ private:
+  const std::byte* border_;
+};
+
+TEST(FindStretches, NoneIsOfTwoFiles) {
+  Weights weights = test::demo_weights();
+  const std::size_t most = std::size_t{1} << 40;
+  const std::vector<Stretch> whole = find_stretches(weights, most);
+  ASSERT_EQ(whole.size(), 1U);
+  const auto& parts = whole.front().parts;
+  const std::byte* const border = parts[parts.size() / 2].data();
+  weights.pages = std::make_shared<TwoFiles>(border);
+  const std::vector<Stretch> halves = find_stretches(weights, most);
+  ASSERT_EQ(halves.size(), 2U);
+  EXPECT_LE(halves[0].bytes.data() + halves[0].bytes.size(), border);
+  EXPECT_EQ(halves[1].bytes.data(), border);
+  EXPECT_EQ(halves[0].parts.size() + halves[1].parts.size(), parts.size());
+}
+
 TEST(FindStretches, NoneIsLongerThanABufferMayBe) {
   constexpr std::size_t most = std::size_t{4} << 20;
   std::size_t parts = 0;
