@@ -20,7 +20,7 @@ demo: build/release/build.ninja
 
 test: build clients
 	@echo "== Running the tests"
-	@ctest --test-dir build/release --output-on-failure -j $(JOBS)
+	@tools/run_tests.sh -j $(JOBS)
 
 build: build/release/build.ninja
 	@echo "== Building everything"
