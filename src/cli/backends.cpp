@@ -13,6 +13,7 @@
 #include "metal/backend.h"
 #include "metal/device_apple.h"
 #include "metal/machine.h"
+#include "metal/self_test.h"
 #endif
 
 namespace calla::cli {
@@ -27,7 +28,16 @@ const cuda::Device& nvidia_gpu() {
 #endif
 #ifdef CALLA_WITH_METAL
 const metal::AppleGpu& apple_gpu() {
-  static const metal::AppleGpu device = metal::find_apple_device();
+  static const metal::AppleGpu device = [] {
+    metal::AppleGpu found = metal::find_apple_device();
+    if (!found.reason.empty()) return found;
+    try {
+      metal::require_simd_groups(*metal::make_apple_device(demo));
+      return found;
+    } catch (const Error& error) {
+      return metal::AppleGpu{.name = {}, .reason = error.what(), .architecture = found.architecture};
+    }
+  }();
   return device;
 }
 #endif
@@ -98,6 +108,16 @@ std::string device_name(const ModelFlags& flags) {
     default:
       return std::string(reference::device_name);
   }
+}
+
+std::string describe_device(const ModelFlags& flags, [[maybe_unused]] const Shape& shape) {
+#ifdef CALLA_WITH_METAL
+  if (backend_kind(flags) == BackendKind::metal) {
+    const std::unique_ptr<metal::Device> device = metal::make_apple_device(shape);
+    return metal::describe(*device, metal::examine_tensor_units(*device, shape));
+  }
+#endif
+  return device_name(flags);
 }
 
 int thread_count(const ModelFlags& flags) {

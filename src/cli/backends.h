@@ -20,8 +20,11 @@ BackendKind backend_kind(const ModelFlags& flags);
 /// nothing to tell.
 std::string fallback_reason(const ModelFlags& flags);
 
-/// Backend::device() of the backend that the flags ask for.
+/// The device of the backend that the flags ask for.
 std::string device_name(const ModelFlags& flags);
+/// Backend::device() of the backend for a shape: with how the device is going to be used, which takes longer
+/// to find out.
+std::string describe_device(const ModelFlags& flags, const Shape& shape);
 /// How many threads of the processor it computes with; 0 where it is the GPU that computes.
 int thread_count(const ModelFlags& flags);
 /// Memory that it can still get, in bytes, where it keeps the weights; nothing where the system does not say.

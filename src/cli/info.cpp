@@ -67,7 +67,7 @@ void info(const InfoFlags& info_flags) {
   print_row("processor",
             fmt::format("{}, {} threads", processor_name(), std::thread::hardware_concurrency()));
   print_row("memory", available ? format_bytes(*available) + " available" : "unknown");
-  print_row("runs on", device_name(flags));
+  print_row("runs on", describe_device(flags, shape));
 
   const MemoryPlan plan = plan_memory(flags, config, weights.bytes, available);
   print_head("Memory plan");

@@ -12,6 +12,7 @@
 #include "metal/encode.h"
 #include "metal/prefill.h"
 #include "metal/sample_slots.h"
+#include "metal/self_test.h"
 #include "metal/sequences.h"
 #include "metal/turns.h"
 
@@ -30,13 +31,14 @@ class MetalBackend final : public Backend {
         chunk_(chunk),
         memory_(memory),
         device_(std::move(device)),
-        name_(device_->name()),
+        tensor_units_(examine_tensor_units(*device_, shape)),
+        name_(describe(*device_, tensor_units_)),
         weights_(place_weights(*device_, weights, progress)),
         turns_(make_turns(*device_, memory.context)),
         sequences_(*device_, shape, memory.slots, memory.context),
         sampling_(*device_, memory.slots, shape.vocabulary),
         decoder_(*device_, shape, weights_, sequences_, turns_, memory.context),
-        prefill_(*device_, shape, weights_, sequences_, turns_),
+        prefill_(*device_, shape, weights_, sequences_, turns_, tensor_units_.used),
         slots_(size(memory.slots)) {}
 
   ~MetalBackend() override {
@@ -262,6 +264,7 @@ class MetalBackend final : public Backend {
   int chunk_;
   MemoryPlan memory_;
   std::unique_ptr<Device> device_;
+  TensorUnits tensor_units_;
   std::string name_;
   DeviceWeights weights_;
   std::unique_ptr<Buffer> turns_;

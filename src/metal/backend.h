@@ -19,7 +19,8 @@ MemoryPlan plan(const Shape& shape, std::uint64_t weight_bytes, int slots, int c
 inline constexpr int largest_chunk = 1024;
 
 /// The backend for a shape of model/shape.h, or for its first layers, on a device whose kernels are compiled
-/// for the shape. Throws Error when memory is refused or the disk fails. `chunk`: a multiple of 32, at most
+/// for the shape and that require_simd_groups() has nothing against (self_test.h). Throws Error when memory
+/// is refused or the disk fails. `chunk`: a multiple of 32, at most
 /// largest_chunk.
 std::unique_ptr<Backend> make_backend(std::unique_ptr<Device> device, const Shape& shape,
                                       const Weights& weights, int slots, int context,

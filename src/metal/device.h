@@ -15,9 +15,6 @@
 
 namespace calla::metal {
 
-/// Generations of Apple's GPUs, by what their kernels may use.
-enum class Family { apple7 = 7, apple8, apple9, apple10 };  // M1, M2, M3 and M4, M5
-
 /// Who orders accesses to a buffer between passes. Within a pass it is Pass::barrier() alone.
 enum class Hazards {
   tracked,    // Metal: a pass begins after all earlier ones that wrote the buffer
@@ -115,8 +112,8 @@ class Pass {
   virtual void barrier() = 0;
   /// Gives the pass to the GPU, behind all that was given to it before.
   virtual void commit() = 0;
-  /// Waits until a committed pass is done. Throws Error when the GPU failed; everything after it is void
-  /// then.
+  /// Waits until a committed pass is done. Throws Error when the GPU failed, or does not come to an end;
+  /// everything after it is void then.
   virtual void wait() = 0;
   /// How long the GPU worked on it, in seconds; after wait().
   virtual double seconds() const = 0;
@@ -134,12 +131,10 @@ class Device {
   Device& operator=(Device&&) = delete;
 
   virtual std::string_view name() const = 0;
-  virtual Family family() const = 0;
-  /// Whether matrix products may go to the GPU's tensor units.
+  /// Whether there are tensor units for matrix products; self_test.h says whether they are to be used.
   virtual bool has_tensor_units() const = 0;
-  /// Bytes that one buffer may have, and that all of them may have together.
+  /// Bytes that one buffer may have.
   virtual std::uint64_t max_buffer() const = 0;
-  virtual std::uint64_t working_set() const = 0;
 
   /// Of undefined content. Aligned to 256 bytes at least.
   virtual std::unique_ptr<Buffer> allocate(std::size_t bytes, Hazards hazards) = 0;

@@ -11,9 +11,9 @@ namespace calla::metal {
 
 /// This machine's GPU, or why there is none that can be used.
 struct AppleGpu {
-  std::string name;    // empty where it cannot be used
-  std::string reason;  // empty where it can
-  Family family = Family::apple7;
+  std::string name;               // empty where it cannot be used
+  std::string reason;             // empty where it can
+  std::string architecture;       // "applegpu_g13s"
   std::uint64_t working_set = 0;  // bytes that all buffers may have together
 };
 

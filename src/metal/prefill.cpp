@@ -67,13 +67,13 @@ struct Prefill::Piece {
 };
 
 Prefill::Prefill(Device& device, const Shape& shape, const DeviceWeights& weights, const Sequences& sequences,
-                 View turns)
+                 View turns, bool tensor_units)
     : device_(device),
       shape_(shape),
       weights_(weights),
       sequences_(sequences),
       turns_(turns),
-      tensor_units_(device.has_tensor_units()),
+      tensor_units_(tensor_units),
       tokens_{device.allocate(sizeof(std::uint32_t) * prefill_tokens, Hazards::tracked),
               device.allocate(sizeof(std::uint32_t) * prefill_tokens, Hazards::tracked)},
       memory_(device.allocate(scratch_bytes(shape), Hazards::tracked)),

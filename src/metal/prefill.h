@@ -29,9 +29,9 @@ class Prefill {
   using Commit = std::function<void(std::unique_ptr<Pass> pass)>;
 
   /// All that is named here must outlive it. `turns`: float2 [context][32], the cosine and sine of RoPE's
-  /// angles.
+  /// angles. `tensor_units`: whether products go to those that the device has.
   Prefill(Device& device, const Shape& shape, const DeviceWeights& weights, const Sequences& sequences,
-          View turns);
+          View turns, bool tensor_units);
 
   /// The memory that it allocates.
   static std::size_t scratch_bytes(const Shape& shape);

@@ -57,7 +57,6 @@ class RecordingPass final : public Pass {
 }  // namespace
 
 std::uint64_t RecordingDevice::max_buffer() const { return std::numeric_limits<std::int64_t>::max(); }
-std::uint64_t RecordingDevice::working_set() const { return std::numeric_limits<std::int64_t>::max(); }
 
 std::unique_ptr<Buffer> RecordingDevice::allocate(std::size_t bytes, Hazards) {
   // NOLINTNEXTLINE(cppcoreguidelines-no-malloc)

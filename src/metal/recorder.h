@@ -31,10 +31,8 @@ class RecordingDevice final : public Device {
   void forget() { passes_->clear(); }
 
   std::string_view name() const override { return "no device"; }
-  Family family() const override { return Family::apple7; }
   bool has_tensor_units() const override { return false; }
   std::uint64_t max_buffer() const override;
-  std::uint64_t working_set() const override;
   /// Memory that takes no room until it is written.
   std::unique_ptr<Buffer> allocate(std::size_t bytes, Hazards hazards) override;
   std::unique_ptr<Buffer> map(std::span<const std::byte> pages) override;

@@ -34,10 +34,8 @@ class TestDevice final : public Device {
   const std::vector<std::string>& needless_barriers() const { return none_; }
 
   std::string_view name() const override { return device_->name(); }
-  Family family() const override { return device_->family(); }
   bool has_tensor_units() const override { return tensor_units_; }
   std::uint64_t max_buffer() const override { return device_->max_buffer(); }
-  std::uint64_t working_set() const override { return device_->working_set(); }
   std::unique_ptr<Buffer> allocate(std::size_t bytes, Hazards hazards) override {
     return device_->allocate(bytes, hazards);
   }

@@ -8,8 +8,11 @@
 #include <gtest/gtest.h>
 
 #include "base/mapped_file.h"
+#include "metal/decoder.h"
 #include "metal/device_apple.h"
 #include "metal/kernel_sources.h"
+#include "metal/prefill.h"
+#include "metal/sample_slots.h"
 #include "support/support.h"
 
 namespace calla::metal {
@@ -30,10 +33,11 @@ TEST(AppleDevice, SaysWhatItIs) {
   const std::unique_ptr<Device> device = make_apple_device(demo);
   EXPECT_FALSE(device->name().empty());
   EXPECT_GT(device->max_buffer(), 0U);
-  EXPECT_GT(device->working_set(), 0U);
-  fmt::print("{}, family Apple{}, {} tensor units, buffers up to {} bytes, {} in all\n", device->name(),
-             static_cast<int>(device->family()), device->has_tensor_units() ? "with" : "without",
-             device->max_buffer(), device->working_set());
+  const AppleGpu gpu = find_apple_device();
+  EXPECT_EQ(device->name(), gpu.name);
+  EXPECT_GT(gpu.working_set, 0U);
+  fmt::print("{} ({}), {} tensor units, buffers up to {} bytes, {} in all\n", gpu.name, gpu.architecture,
+             device->has_tensor_units() ? "with" : "without", device->max_buffer(), gpu.working_set);
 }
 
 TEST(AppleDevice, CompilesEverySourceForBothModels) {
@@ -47,6 +51,24 @@ TEST(AppleDevice, CompilesEverySourceForBothModels) {
                          std::regex_search(text, kernel, std::regex(R"(\nkernel void (\w+)\()"));
       ASSERT_TRUE(found) << source.name;
       EXPECT_NO_THROW(device->pipeline(kernel[1].str(), 32)) << source.name << " for the " << name(shape);
+    }
+  }
+}
+
+/// With the threads that each is used with: registers may leave room for fewer.
+TEST(AppleDevice, MakesEveryPipelineForBothModels) {
+  for (const Shape& shape : {demo, qwen36_35b}) {
+    SCOPED_TRACE(name(shape));
+    const std::unique_ptr<Device> device = make_apple_device(shape);
+    constexpr int context = 256;
+    const DeviceWeights no_weights;
+    const Sequences sequences(*device, shape, 1, context);
+    const View turns = sequences.logits();
+    EXPECT_NO_THROW(Decoder(*device, shape, no_weights, sequences, turns, context));
+    EXPECT_NO_THROW(SampleSlots(*device, 1, shape.vocabulary));
+    EXPECT_NO_THROW(Prefill(*device, shape, no_weights, sequences, turns, false));
+    if (device->has_tensor_units()) {
+      EXPECT_NO_THROW(Prefill(*device, shape, no_weights, sequences, turns, true));
     }
   }
 }

@@ -109,10 +109,8 @@ class Implementation : public SimulatedDevice {
                [this](const std::string& key, const std::string& what) { found(key, what); }) {}
 
   std::string_view name() const override { return "simulated Metal device"; }
-  Family family() const override { return options_.tensor_units ? Family::apple10 : Family::apple7; }
   bool has_tensor_units() const override { return options_.tensor_units; }
   std::uint64_t max_buffer() const override { return std::uint64_t{1} << 33; }
-  std::uint64_t working_set() const override { return std::uint64_t{1} << 35; }
 
   std::unique_ptr<Buffer> allocate(std::size_t bytes, Hazards hazards) override {
     return std::make_unique<SimulatedBuffer>(memory_.allocate(bytes), hazards, memory_);

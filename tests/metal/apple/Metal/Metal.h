@@ -207,10 +207,16 @@ CALLA_FROM_MACOS(15.0)
 @property(readonly, nonatomic) MTLCommandEncoderErrorState errorState;
 @end
 
+// mtlcommandbufferhandler: called on a thread of Metal's own, once, whether the GPU has come to the end or
+// failed
+typedef void (^MTLCommandBufferHandler)(id<MTLCommandBuffer> buffer);
+
 // mtlcommandbuffer
 @protocol MTLCommandBuffer <NSObject>
 - (nullable id<MTLComputeCommandEncoder>)computeCommandEncoderWithDispatchType:(MTLDispatchType)dispatchType
     CALLA_FROM_MACOS(10.14);
+// mtlcommandbuffer/1442997-addcompletedhandler: before the buffer is committed
+- (void)addCompletedHandler:(MTLCommandBufferHandler)block;
 - (void)commit;
 - (void)waitUntilCompleted;
 @property(readonly) MTLCommandBufferStatus status;
