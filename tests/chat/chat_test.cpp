@@ -75,10 +75,12 @@ TEST(ChatGolden, EveryConversationTokenForToken) {
     request.options.enable_thinking = conversation.at("enable_thinking");
     request.sampling.temperature = 0.0F;
     request.max_tokens = 160;
-    EXPECT_EQ(demo_chat().tokenizer.encode(demo_chat().chat.render(request)), conversation.at("ids"));
+    EXPECT_EQ(demo_chat().tokenizer.encode(demo_chat().chat.render(request)),
+              conversation.at("ids").get<std::vector<Token>>());
     const Turn turn = take(request);
     EXPECT_EQ(turn.finished.ids, conversation.at("greedy_ids").get<std::vector<Token>>());
-    EXPECT_EQ(demo_chat().tokenizer.decode(turn.finished.ids), conversation.at("greedy_text"));
+    EXPECT_EQ(demo_chat().tokenizer.decode(turn.finished.ids),
+              conversation.at("greedy_text").get<std::string>());
   }
 }
 

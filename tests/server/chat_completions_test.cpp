@@ -94,7 +94,7 @@ TEST(ChatCompletions, JoinedDeltasEqualTheWholeAnswer) {
       EXPECT_EQ(joined.content,
                 message.at("content").is_null() ? "" : message.at("content").get<std::string>());
       EXPECT_EQ(joined.reasoning, message.value("reasoning_content", ""));
-      EXPECT_EQ(joined.finish_reason, choice.at("finish_reason"));
+      EXPECT_EQ(joined.finish_reason, choice.at("finish_reason").get<std::string>());
       const Json calls = message.value("tool_calls", Json::array());
       ASSERT_EQ(joined.tool_calls.size(), calls.size());
       for (std::size_t i = 0; i < calls.size(); ++i) {

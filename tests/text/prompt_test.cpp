@@ -51,8 +51,8 @@ void expect_error(const Json& request, const Json& kwargs, const Json& error) {
     written(request, kwargs);
     ADD_FAILURE() << "no error";
   } catch (const RequestError& fault) {
-    EXPECT_EQ(fault.param(), error["param"]);
-    EXPECT_EQ(std::string(fault.what()), error["message"]);
+    EXPECT_EQ(fault.param(), error["param"].get<std::string>());
+    EXPECT_EQ(std::string(fault.what()), error["message"].get<std::string>());
     EXPECT_EQ(fault.code(), "");
   }
 }
@@ -68,7 +68,7 @@ TEST(Prompt, EveryCaseOfTheFile) {
       continue;
     }
     const Prompt prompt = written(example["request"], kwargs);
-    EXPECT_EQ(prompt.text, example["prompt"]);
+    EXPECT_EQ(prompt.text, example["prompt"].get<std::string>());
     EXPECT_EQ(prompt.starts_in_reasoning, example["starts_in_reasoning"]);
     EXPECT_EQ(foreign(own_words(prompt)), "");
   }
@@ -95,7 +95,7 @@ TEST(Prompt, EqualsTheTemplateOfTheRealModel) {
       EXPECT_THROW(written(request, kwargs), RequestError);
     } else {
       const Prompt prompt = written(request, kwargs);
-      EXPECT_EQ(prompt.text, rendered["text"]);
+      EXPECT_EQ(prompt.text, rendered["text"].get<std::string>());
       EXPECT_EQ(prompt.starts_in_reasoning, prompt.text.ends_with("<|im_start|>assistant\n<think>\n"));
       EXPECT_EQ(foreign(own_words(prompt)), "");
     }
@@ -110,7 +110,7 @@ TEST(Prompt, EqualsTheTemplateOfTheDemoModel) {
   for (const Json& example : file["generate"]) {
     const Json request = {{"messages", example["messages"]}, {"tools", example["tools"]}};
     const Prompt prompt = written(request, {{"enable_thinking", example["enable_thinking"]}});
-    EXPECT_EQ(prompt.text, example["prompt"]);
+    EXPECT_EQ(prompt.text, example["prompt"].get<std::string>());
     EXPECT_EQ(prompt.starts_in_reasoning, example["enable_thinking"]);
     EXPECT_EQ(foreign(own_words(prompt)), "");
   }
