@@ -4,6 +4,7 @@
 #include <cstdlib>
 #include <future>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -177,10 +178,16 @@ void serve(const ServeFlags& flags) {
   logger->info("web page: {}/   API: {}/v1", server.url(), server.url());
   logger->info("try: {}", curl_line(server, needs_key));
 
-  while (!StopSignals::arrived()) ::usleep(std::chrono::microseconds(look_around).count());
+  std::optional<std::string> lost;
+  while (!StopSignals::arrived() && !lost) {
+    ::usleep(std::chrono::microseconds(look_around).count());
+    lost = model->engine.lost();
+  }
   logger->info("ending");
   server.stop();
   release(std::move(model));
+  // Who watches over the program starts it again.
+  if (lost) throw Error("", *lost);
 }
 
 }  // namespace calla::cli

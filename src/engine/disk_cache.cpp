@@ -243,6 +243,10 @@ std::unique_ptr<Snapshot> DiskCache::load(const std::string& file, Backend& back
     std::error_code ignored;  // the order of use is a matter of taste
     fs::last_write_time(folder_ / file, fs::file_time_type::clock::now(), ignored);
     return snapshot;
+  } catch (const OutOfMemory&) {
+    throw;  // which is no fault of the file
+  } catch (const DeviceLost&) {
+    throw;
   } catch (const std::exception& damage) {
     log(fmt::format("cache: {}, and is deleted", damage.what()));
     drop(file);

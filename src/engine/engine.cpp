@@ -81,5 +81,6 @@ int Engine::context() const { return memory().context; }
 const MemoryPlan& Engine::memory() const { return scheduler_->backend().memory(); }
 std::string_view Engine::device() const { return scheduler_->backend().device(); }
 EngineStats Engine::stats() const { return scheduler_->stats(); }
+std::optional<std::string> Engine::lost() const { return scheduler_->lost(); }
 
 }  // namespace calla

@@ -170,13 +170,15 @@ class Engine {
   Engine& operator=(Engine&&) = delete;
 
   /// Queues a request. Throws RequestError for an empty prompt, for one that leaves no room in the context
-  /// (code context_length_exceeded, with both numbers), and for a max_tokens below 1; QueueFull.
+  /// (code context_length_exceeded, with both numbers), and for a max_tokens below 1; QueueFull; DeviceLost.
   std::unique_ptr<Generation> start(GenerationRequest request);
 
   int context() const;
   const MemoryPlan& memory() const;
   std::string_view device() const;
   EngineStats stats() const;
+  /// Why no request can be served any more: the device is lost. Nothing while it is not.
+  std::optional<std::string> lost() const;
 
  private:
   class Scheduler;

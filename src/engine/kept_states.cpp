@@ -41,7 +41,12 @@ KeptStates::Found KeptStates::find(std::span<const Token> prompt, int most) {
 void KeptStates::load_next(std::span<const Token> prompt, Loading& loading) {
   const DiskCache::Step step = loading.files.back();
   loading.files.pop_back();
-  std::shared_ptr<const Snapshot> next = disk_->load(step.file, *backend_, loading.loaded.get());
+  std::shared_ptr<const Snapshot> next;
+  try {
+    next = disk_->load(step.file, *backend_, loading.loaded.get());
+  } catch (const OutOfMemory& fault) {
+    if (log_) log_(std::string("cache: a state is not loaded: ") + fault.what());
+  }
   if (next == nullptr) {
     loading.files.clear();
     return;

@@ -51,6 +51,9 @@ class KeptStates {
   /// no room, is no fault.
   void keep(int slot, std::span<const Token> tokens);
 
+  /// Gives the backend memory back that is kept; false where there is none to give.
+  bool give_way() { return memory_.give_way(); }
+
   /// Fills in the figures of the cache.
   void count(EngineStats& stats);
 

@@ -114,6 +114,13 @@ void PrefixCache::insert(std::span<const Token> tokens, std::shared_ptr<const Sn
   }
 }
 
+bool PrefixCache::give_way() {
+  Entry* least = least_useful();
+  if (least == nullptr) return false;
+  evict(least);
+  return true;
+}
+
 std::size_t PrefixCache::freed_by(const Entry& entry) const {
   std::size_t freed = 0;
   for (const MemoryPiece& piece : entry.memory) {

@@ -43,6 +43,9 @@ class PrefixCache {
   /// else holds too, to write them to disk say, stay: the memory would not come back.
   void insert(std::span<const Token> tokens, std::shared_ptr<const Snapshot> snapshot);
 
+  /// Drops the least useful one, for the backend has no memory left; false where none can go.
+  bool give_way();
+
   std::uint64_t bytes() const { return bytes_; }
   std::uint64_t limit() const { return limit_; }
   std::uint64_t entries() const { return entries_.size(); }

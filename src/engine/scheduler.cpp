@@ -44,6 +44,7 @@ std::shared_ptr<EventStream> Engine::Scheduler::enqueue(GenerationRequest reques
   std::shared_ptr<EventStream> stream = job->stream;
   {
     const std::lock_guard lock(mutex_);
+    if (lost_) throw DeviceLost("", *lost_);
     const int slots = backend_->memory().slots;
     if (open_ >= slots + options_.queue_limit) {
       ++stats_.refused;
@@ -67,6 +68,11 @@ EngineStats Engine::Scheduler::stats() const {
   return stats;
 }
 
+std::optional<std::string> Engine::Scheduler::lost() const {
+  const std::lock_guard lock(mutex_);
+  return lost_;
+}
+
 void Engine::Scheduler::wake() {
   {
     const std::lock_guard lock(mutex_);
@@ -87,6 +93,8 @@ void Engine::Scheduler::run() {
       if (steps_.size() == depth || (!steps_.empty() && !submitted)) collect_step();
       release_finished();
       if (running_.empty()) read_ahead();
+    } catch (const DeviceLost& fault) {
+      return lose(fault.what());
     } catch (const std::exception& fault) {
       fail_all(fault.what());
     }
@@ -129,8 +137,12 @@ void Engine::Scheduler::begin_admitted() {
   for (const auto& job : running_) {
     if (job->started_at != Clock::time_point{}) continue;
     job->started_at = Clock::now();
-    backend_->reset(job->slot);
-    backend_->set_sampling(job->slot, job->request.sampling, job->request.prompt);
+    alone(*job, [&] {
+      with_room([&] {
+        backend_->reset(job->slot);
+        backend_->set_sampling(job->slot, job->request.sampling, job->request.prompt);
+      });
+    });
   }
 }
 
@@ -148,7 +160,7 @@ bool Engine::Scheduler::answering() const {
 }
 
 bool Engine::Scheduler::may_step(const Job& job) const {
-  if (job.reading() || job.end_token || job.submitted == job.limit) return false;
+  if (job.fault || job.reading() || job.end_token || job.submitted == job.limit) return false;
   // What follows a marker must not be drawn before it is known whether it has come.
   if (job.opens && (job.opening_due || job.in_flight > 0)) return false;
   // Whether the reasoning has ended by itself is known only when all its tokens are here.
@@ -157,10 +169,11 @@ bool Engine::Scheduler::may_step(const Job& job) const {
 
 void Engine::Scheduler::close_thinking() {
   for (const auto& job : running_) {
-    const bool due = job->thinking && !job->end_token && !job->reading() && job->in_flight == 0 &&
-                     job->submitted >= job->request.budget->tokens && job->submitted < job->limit;
+    const bool due = job->thinking && !job->fault && !job->end_token && !job->reading() &&
+                     job->in_flight == 0 && job->submitted >= job->request.budget->tokens &&
+                     job->submitted < job->limit;
     if (!due) continue;
-    append(*job, job->request.budget->closing);
+    alone(*job, [&] { append(*job, job->request.budget->closing); });
     job->thinking = false;
     job->opening_due = job->opens;
   }
@@ -168,13 +181,15 @@ void Engine::Scheduler::close_thinking() {
 
 void Engine::Scheduler::open_answers() {
   for (const auto& job : running_) {
-    if (!job->opening_due) continue;
-    if (job->end_token) {
-      append(*job, job->request.opening->closing);
-      job->end_token.reset();
-      job->thinking = false;
-    }
-    append(*job, job->request.opening->tokens);
+    if (!job->opening_due || job->fault) continue;
+    alone(*job, [&] {
+      if (job->end_token) {
+        append(*job, job->request.opening->closing);
+        job->end_token.reset();
+        job->thinking = false;
+      }
+      append(*job, job->request.opening->tokens);
+    });
     job->opens = false;
     job->opening_due = false;
   }
@@ -184,7 +199,7 @@ void Engine::Scheduler::open_answers() {
 void Engine::Scheduler::append(Job& job, std::span<const Token> tokens) {
   tokens = tokens.first(std::min(tokens.size(), static_cast<std::size_t>(job.limit - job.submitted)));
   if (tokens.empty()) return;
-  backend_->prefill(job.slot, tokens, true);
+  with_room([&] { backend_->prefill(job.slot, tokens, true); });
   for (const Token token : tokens) job.stream->push(GeneratedToken{.token = token, .forced = true});
   job.reply.insert(job.reply.end(), tokens.begin(), tokens.end());
   job.submitted += static_cast<int>(tokens.size());
@@ -193,16 +208,29 @@ void Engine::Scheduler::append(Job& job, std::span<const Token> tokens) {
 }
 
 bool Engine::Scheduler::submit_step() {
+  const Clock::time_point begin = Clock::now();
   std::vector<int> slots;
+  for (bool submitted = false; !submitted;) {
+    slots.clear();
+    for (const auto& job : running_) {
+      if (may_step(*job)) slots.push_back(job->slot);
+    }
+    if (slots.empty()) return false;
+    try {
+      with_room([&] { backend_->submit(slots); });
+      submitted = true;
+    } catch (const OutOfMemory& fault) {
+      const auto at = std::find_if(running_.begin(), running_.end(),
+                                   [&](const auto& job) { return job->slot == fault.slot(); });
+      if (at == running_.end()) throw;
+      (*at)->fault = fault.what();  // and the others go on without it
+    }
+  }
   for (const auto& job : running_) {
-    if (!may_step(*job)) continue;
-    slots.push_back(job->slot);
+    if (std::find(slots.begin(), slots.end(), job->slot) == slots.end()) continue;
     ++job->submitted;
     ++job->in_flight;
   }
-  if (slots.empty()) return false;
-  const Clock::time_point begin = Clock::now();
-  backend_->submit(slots);
   steps_.push_back(std::move(slots));
   const std::lock_guard lock(mutex_);
   stats_.decode += Clock::now() - begin;
@@ -241,6 +269,12 @@ void Engine::Scheduler::collect_step() {
 void Engine::Scheduler::release_finished() {
   for (auto& job : running_) {
     if (job->in_flight > 0) continue;
+    if (job->fault) {
+      free_slots_.push_back(job->slot);
+      finish(*job, GenerationEnd::failed, *job->fault);
+      job.reset();
+      continue;
+    }
     const bool cancelled = job->stream->cancelled();
     const bool goes_on = !job->end_token || job->opening_due;
     if (!cancelled && goes_on && job->submitted < job->limit) continue;
@@ -284,6 +318,18 @@ void Engine::Scheduler::fail_all(const std::string& error) {
   ahead_.clear();
   backend_->abandon();
   steps_.clear();
+}
+
+/// Nothing can be served any more.
+void Engine::Scheduler::lose(const std::string& error) {
+  std::deque<std::unique_ptr<Job>> waiting;
+  {
+    const std::lock_guard lock(mutex_);
+    lost_ = error;
+    waiting.swap(waiting_);
+  }
+  fail_all(error);
+  for (const auto& job : waiting) finish(*job, GenerationEnd::failed, error);
 }
 
 }  // namespace calla

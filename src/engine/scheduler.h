@@ -2,9 +2,11 @@
 #pragma once
 #include <condition_variable>
 #include <deque>
+#include <exception>
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <string>
 #include <thread>
 #include <vector>
 
@@ -30,12 +32,13 @@ class Engine::Scheduler {
   Scheduler(Scheduler&&) = delete;
   Scheduler& operator=(Scheduler&&) = delete;
 
-  /// Throws QueueFull.
+  /// Throws QueueFull, and DeviceLost.
   std::shared_ptr<EventStream> enqueue(GenerationRequest request);
   /// Makes the thread look around: a request was cancelled.
   void wake();
   const Backend& backend() const { return *backend_; }
   EngineStats stats() const;
+  std::optional<std::string> lost() const;
 
  private:
   using Clock = std::chrono::steady_clock;
@@ -60,12 +63,13 @@ class Engine::Scheduler {
     bool opening_due = false;                         // and its marker has come
     std::vector<Token> reply = {};
     std::optional<Token> end_token;
+    std::optional<std::string> fault = {};  // what went wrong with it: it ends when its steps are here
     Clock::time_point queued_at;
     Clock::time_point started_at;
     Clock::time_point prefilled_at;
 
     int length() const { return static_cast<int>(request.prompt.size()); }
-    bool reading() const { return read < length(); }
+    bool reading() const { return read < length() && !fault; }
   };
   /// A prompt with its reply, to be read when there is time.
   struct Reading {
@@ -87,6 +91,11 @@ class Engine::Scheduler {
   void release_finished();
   void finish(Job& job, GenerationEnd end, const std::string& error = {});
   void fail_all(const std::string& error);
+  void lose(const std::string& error);
+  template <class Work>
+  void alone(Job& job, Work work);
+  template <class Call>
+  void with_room(Call call);
   bool may_step(const Job& job) const;
   bool answering() const;  // some slot decodes
 
@@ -96,6 +105,7 @@ class Engine::Scheduler {
   void begin_reading(Job& job);
   void load_one_file(Job& job);
   void start_from(Job& job, const Snapshot* snapshot);  // null: from nothing
+  void read_more(Job& job);
   void read_piece(Job& job);
   int piece_limit(bool alone) const;
   void run_piece(int slot, std::span<const Token> tokens, bool last);
@@ -118,11 +128,39 @@ class Engine::Scheduler {
   std::deque<std::unique_ptr<Job>> waiting_;
   bool woken_ = false;
   bool closing_ = false;
+  std::optional<std::string> lost_;
   int open_ = 0;              // requests that have not ended
   Seconds usual_service_{1};  // how long a request takes in its slot, lately
   EngineStats stats_;
 
   std::thread thread_;  // last: it starts when everything above exists
 };
+
+/// Does work for one request. What goes wrong with it is that one's end and no other's, unless the device is
+/// lost.
+template <class Work>
+void Engine::Scheduler::alone(Job& job, Work work) {
+  try {
+    work();
+  } catch (const DeviceLost&) {
+    throw;
+  } catch (const std::exception& fault) {
+    job.fault = fault.what();
+  }
+}
+
+/// Calls the backend for what a request needs. Where there is no memory for it, what is kept of prompts gives
+/// way.
+template <class Call>
+void Engine::Scheduler::with_room(Call call) {
+  for (;;) {
+    try {
+      return call();
+    } catch (const OutOfMemory&) {
+      if (!kept_.give_way()) throw;
+    }
+    count_cache();
+  }
+}
 
 }  // namespace calla

@@ -21,17 +21,19 @@ void Engine::Scheduler::prefill_one_piece() {
     const std::size_t turn = (next_prefill_ + i) % running_.size();
     Job& job = *running_[turn];
     if (!job.reading()) continue;
-    if (!job.begun && !job.loading) {
-      if (waits_for_another(job)) continue;
-      begin_reading(job);
-    }
-    if (job.loading) {
-      load_one_file(job);
-    } else {
-      read_piece(job);
-    }
+    if (!job.begun && !job.loading && waits_for_another(job)) continue;
+    alone(job, [&] { read_more(job); });
     next_prefill_ = turn + 1;
     return;
+  }
+}
+
+void Engine::Scheduler::read_more(Job& job) {
+  if (!job.begun && !job.loading) begin_reading(job);
+  if (job.loading) {
+    load_one_file(job);
+  } else {
+    read_piece(job);
   }
 }
 
@@ -84,7 +86,7 @@ void Engine::Scheduler::load_one_file(Job& job) {
 
 void Engine::Scheduler::start_from(Job& job, const Snapshot* snapshot) {
   if (snapshot != nullptr) {
-    backend_->restore(job.slot, *snapshot);
+    with_room([&] { backend_->restore(job.slot, *snapshot); });
     job.read = job.cached = snapshot->position();
     job.stream->push(PromptProgress{job.read, job.length()});
   }
@@ -101,8 +103,10 @@ void Engine::Scheduler::read_piece(Job& job) {
   const int stop = next == job.keep.end() ? job.length() : *next;
   const int count =
       next_piece(job.read, job.length(), stop, piece_limit(!answering()), backend_->prefill_grain());
-  run_piece(job.slot, prompt.subspan(static_cast<std::size_t>(job.read), static_cast<std::size_t>(count)),
-            job.read + count == job.length());
+  with_room([&] {
+    run_piece(job.slot, prompt.subspan(static_cast<std::size_t>(job.read), static_cast<std::size_t>(count)),
+              job.read + count == job.length());
+  });
   job.read += count;
   job.stream->push(PromptProgress{job.read, job.length()});
   if (!job.reading()) {

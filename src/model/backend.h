@@ -14,11 +14,31 @@
 #include <string_view>
 #include <vector>
 
+#include "base/error.h"
 #include "base/token.h"
 #include "model/memory_plan.h"
 #include "model/sampling.h"
 
 namespace calla {
+
+/// The device has no memory for what a call asks. Nothing has changed, and the call may be made again when
+/// there is room.
+class OutOfMemory : public Error {
+ public:
+  using Error::Error;
+  /// Of Backend::submit: the slot that there is no memory for; else -1.
+  int slot() const { return slot_; }
+  void set_slot(int slot) { slot_ = slot; }
+
+ private:
+  int slot_ = -1;
+};
+
+/// The device has failed, and so would every further call of this process.
+class DeviceLost : public Error {
+ public:
+  using Error::Error;
+};
 
 /// Memory that a snapshot holds; the same identity in two snapshots is the same memory.
 struct MemoryPiece {
@@ -46,7 +66,8 @@ class Snapshot {
 /// call.
 using LogitsVisitor = std::function<void(std::size_t index, std::span<const float> logits)>;
 
-/// One thread at a time may call a backend. Faults of the device throw Error; arguments are the caller's
+/// One thread at a time may call a backend. Faults of the device throw Error: OutOfMemory and DeviceLost
+/// where it is one of those, and anything else after which it can still be used. Arguments are the caller's
 /// duty: a slot below slots(), tokens below the vocabulary, and no more tokens than the context has room for.
 class Backend {
  public:
@@ -80,7 +101,7 @@ class Backend {
   /// Starts one decode step: each of the slots draws a token from its logits with its sampling parameters,
   /// and the token is appended to it, unless it is one of its end tokens. Nothing waits for the host: step n
   /// + 1 may be submitted before step n is collected; a slot that has ended stays as it is and gives no
-  /// token. Until its steps are collected, a slot may only be submitted again.
+  /// token. Until its steps are collected, a slot may only be submitted again. OutOfMemory names the slot.
   virtual void submit(std::span<const int> slots) = 0;
   /// Waits for the oldest step that was submitted and not collected.
   virtual std::vector<SampledToken> collect() = 0;

@@ -26,6 +26,9 @@ HttpError as_http_error(const std::exception& fault) {
             {.message = full->what(), .type = "rate_limit_error", .code = "queue_full"},
             {{"Retry-After", fmt::format("{:.0f}", std::ceil(full->retry_after().count()))}}};
   }
+  if (const auto* lost = dynamic_cast<const DeviceLost*>(&fault)) {
+    return {503, {.message = lost->what(), .type = "server_error", .code = "device_lost"}};
+  }
   if (dynamic_cast<const std::bad_alloc*>(&fault) != nullptr) {
     return {503,
             {.message = "memory: there is not enough for this request",

@@ -30,7 +30,7 @@ class HttpError : public Error {
   Headers headers_;
 };
 
-/// The form of any exception: RequestError 400, QueueFull 429, HttpError its own, others 500.
+/// The form of any exception: RequestError 400, QueueFull 429, DeviceLost 503, HttpError its own, others 500.
 HttpError as_http_error(const std::exception& fault);
 
 Json error_json(const ErrorBody& body);

@@ -1,6 +1,8 @@
 #include "server/health.h"
 
 #include <cmath>
+#include <optional>
+#include <string>
 
 #include "server/errors.h"
 
@@ -14,6 +16,9 @@ HttpResponse health(const ServedModel* model, const LoadState& loading) {
     response = json_response({{"status", "loading"}, {"progress", std::round(progress * 1000) / 1000}});
     response.status = 503;
     response.headers.emplace_back("Retry-After", "1");
+  } else if (const std::optional<std::string> lost = model->chat->engine().lost()) {
+    response = json_response({{"status", "failed"}, {"error", *lost}});
+    response.status = 503;
   } else {
     const EngineStats stats = model->chat->engine().stats();
     response = json_response({{"status", "ok"},

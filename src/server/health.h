@@ -12,7 +12,8 @@ struct LoadState {
   std::uint64_t total = 0;
 };
 
-/// 200 with the slots where there is a model, 503 with the progress while it loads.
+/// 200 with the slots where there is a model, 503 with the progress while it loads and with the reason when
+/// the device is lost.
 HttpResponse health(const ServedModel* model, const LoadState& loading);
 
 }  // namespace calla::server

@@ -71,7 +71,8 @@ class DiskCacheTest : public testing::Test {
 
   test::TemporaryFolder folder_;
   std::string log_;
-  FakeBackend backend_{1, 100'000, std::make_shared<FakeBackend::Record>()};
+  std::shared_ptr<FakeBackend::Record> record_ = std::make_shared<FakeBackend::Record>();
+  FakeBackend backend_{1, 100'000, record_};
 };
 
 TEST_F(DiskCacheTest, OutlivesTheProcess) {
@@ -167,6 +168,16 @@ TEST_F(DiskCacheTest, AFileThatEndsEarlyIsDeleted) {
     EXPECT_EQ(open()->entries(), 0U) << size;
     EXPECT_FALSE(fs::exists(path)) << size;
   }
+}
+
+TEST_F(DiskCacheTest, AFileThatThereIsNoMemoryForStays) {
+  write({counting(0, 40)});
+  const auto cache = open();
+  record_->at_load = [] { throw OutOfMemory("the GPU", "has no room"); };
+  EXPECT_THROW(load(*cache, counting(0, 60)), OutOfMemory);
+  record_->at_load = {};
+  EXPECT_NE(load(*cache, counting(0, 60)), nullptr);
+  EXPECT_EQ(log_, "");
 }
 
 TEST_F(DiskCacheTest, AKilledWriterLosesTheFileBeingWrittenAndNoOther) {

@@ -292,5 +292,19 @@ TEST_F(EngineCacheTest, TwoConversationsNeverMeet) {
   EXPECT_EQ(right, 200);
 }
 
+TEST_F(EngineCacheTest, WithoutMemoryForAFileThePromptIsRead) {
+  const EngineOptions options{.cache_memory = 1 << 20, .cache_dir = folder_.path()};
+  run(engine(options), request(counting(0, 41), 1));
+  read();
+  EngineOptions again = options;
+  again.log = [this](const std::string& line) { log_ += line; };
+  Engine& e = engine(again);
+  record_->at_load = [] { throw OutOfMemory("the GPU", "has no room"); };
+  EXPECT_EQ(run(e, request(counting(0, 41), 1)).finished.end, GenerationEnd::length);
+  EXPECT_EQ(read(), 41);
+  engine_.reset();
+  EXPECT_EQ(log_, "cache: a state is not loaded: the GPU: has no room");
+}
+
 }  // namespace
 }  // namespace calla

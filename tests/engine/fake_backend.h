@@ -30,7 +30,11 @@ class FakeBackend final : public Backend {
     std::atomic<int> fail_at_step{-1};  // throws when this step is collected
     std::atomic<int> abandoned{0};
     std::atomic<int> snapshots{0};
-    std::function<void(int slot)> at_prefill = {};  // before each piece, on the engine's thread
+    // On the engine's thread, before anything is done; what they throw, the call throws.
+    std::function<void(int slot)> at_prefill = {};
+    std::function<void(int slot)> at_submit = {};  // for each slot of a step
+    std::function<void()> at_collect = {};
+    std::function<void()> at_load = {};
   };
 
   static constexpr int grain = 2;
@@ -81,12 +85,14 @@ class FakeBackend final : public Backend {
     s.ended = false;
   }
   void submit(std::span<const int> slots) override {
+    if (record_->at_submit) std::for_each(slots.begin(), slots.end(), record_->at_submit);
     steps_.emplace_back(slots.begin(), slots.end());
     record_->deepest = std::max<int>(record_->deepest, static_cast<int>(steps_.size()));
     record_->largest_batch = std::max<int>(record_->largest_batch, static_cast<int>(slots.size()));
   }
   std::vector<SampledToken> collect() override {
     check(!steps_.empty(), "nothing was submitted");
+    if (record_->at_collect) record_->at_collect();
     chunks_in_a_row_ = 0;
     if (record_->steps++ == record_->fail_at_step) throw std::runtime_error("the device is lost");
     std::vector<SampledToken> tokens;
@@ -120,6 +126,7 @@ class FakeBackend final : public Backend {
   }
   std::string snapshot_format() const override { return "fake"; }
   std::unique_ptr<Snapshot> load_snapshot(std::istream& in, const Snapshot* base) override {
+    if (record_->at_load) record_->at_load();
     State state = base == nullptr ? State() : dynamic_cast<const FakeSnapshot&>(*base).state;
     const SavedSpan saved = read_span(in, static_cast<int>(state.tokens.size()), memory_.context);
     state.tokens.resize(static_cast<std::size_t>(saved.position));

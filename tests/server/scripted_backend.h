@@ -33,6 +33,7 @@ struct ScriptControl {
   std::atomic<int> step_micros{0};     // that a decode step takes
   std::atomic<int> prefill_micros{0};  // that a piece of a prompt takes
   std::atomic<int> fail_at_step{-1};   // the step, counted from now on, that throws
+  std::atomic<bool> lost{false};       // the device is, from now on
   std::atomic<int> steps{0};           // that were collected
   std::atomic<int> pieces{0};
   std::atomic<int> largest_batch{0};
@@ -72,6 +73,7 @@ class ScriptedBackend final : public Backend {
   std::vector<SampledToken> collect() override {
     pause(control_->step_micros);
     ++control_->steps;
+    if (control_->lost) throw DeviceLost("the GPU", "is lost");
     if (control_->fail_at_step >= 0 && control_->fail_at_step-- == 0)
       throw std::runtime_error("the device is lost");
     std::vector<SampledToken> tokens;

@@ -43,6 +43,19 @@ TEST(Server, Q092_HealthTellsTheTruthWhileLoading) {
   EXPECT_EQ(server.chat(chat_body("?")).status, 200);
 }
 
+TEST(Server, SaysThatItsDeviceIsLost) {
+  ScriptedServer server;
+  server.control().lost = true;
+  const HttpAnswer first = server.chat(chat_body("?"));
+  EXPECT_EQ(first.status, 500);
+  const HttpAnswer health = ask(server.port(), "GET", "/health");
+  EXPECT_EQ(health.status, 503);
+  EXPECT_EQ(health.json(), Json::parse(R"({"status": "failed", "error": "the GPU: is lost"})"));
+  const HttpAnswer refused = server.chat(chat_body("?"));
+  EXPECT_EQ(refused.status, 503);
+  EXPECT_EQ(refused.json().at("error").at("code"), "device_lost");
+}
+
 TEST(Server, Q092_Keys) {
   ApiOptions options;
   options.server.api_keys = {"secret", "other"};
