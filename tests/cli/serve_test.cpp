@@ -57,6 +57,15 @@ class ServeProcess {
     text << in.rdbuf();
     return text.str();
   }
+  /// The log, as soon as it has this: a request's line comes after its answer.
+  std::string log_with(std::string_view part) const {
+    for (const auto end = Clock::now() + std::chrono::seconds(20); Clock::now() < end;) {
+      std::string text = log();
+      if (text.find(part) != std::string::npos) return text;
+      std::this_thread::sleep_for(milliseconds(5));
+    }
+    throw std::runtime_error(std::string(part) + " is not in the log: " + log());
+  }
   /// The port, as soon as the log tells it.
   int port() const {
     for (const auto end = Clock::now() + std::chrono::seconds(20); Clock::now() < end;) {
@@ -102,9 +111,9 @@ TEST(Serve, TellsItsPlanAndAnswers) {
   EXPECT_EQ(answer.json().at("choices").at(0).at("message").at("content"),
             "The capital of Thailand is Bangkok.");
   EXPECT_EQ(ask(port, "GET", "/v1/models").json().at("data").at(0).at("context_length"), 1024);
-  const std::string log = server.log();
+  const std::string log = server.log_with("finish=stop");
   for (const char* part : {"2 slots of 1024 tokens", "weights", "KV cache", "prefix cache up to 1.05 MB",
-                           "web page: http://127.0.0.1:", "try: curl http://127.0.0.1:", "finish=stop"}) {
+                           "web page: http://127.0.0.1:", "try: curl http://127.0.0.1:"}) {
     EXPECT_NE(log.find(part), std::string::npos) << part << " in\n" << log;
   }
   EXPECT_EQ(log.find("Thailand is Bangkok"), std::string::npos) << "no text of answers";

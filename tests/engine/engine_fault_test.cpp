@@ -1,4 +1,7 @@
 // What becomes of requests when the backend cannot do what one of them asks, or anything.
+#include <latch>
+#include <memory>
+
 #include <gtest/gtest.h>
 
 #include "base/error.h"
@@ -28,11 +31,16 @@ class EngineFaultTest : public testing::Test {
     engine_ = std::make_unique<Engine>(std::make_unique<FakeBackend>(slots, 1000, record_), options);
     return *engine_;
   }
-  /// Two requests at once, of which the one in slot 1 may fail.
+  /// Two requests at once, of which the one in slot 1 may fail. The first one waits for the second.
   std::pair<Outcome, Outcome> run_two(Engine& engine) {
+    const auto both = std::make_shared<std::latch>(1);
+    record_->at_collect = [both, steps = 0]() mutable {
+      if (++steps == 2) both->wait();
+    };
     auto first = engine.start(request(counting(1, 6), 300));
     first->next();  // it has slot 0
     auto second = engine.start(request(counting(500, 6), 300));
+    both->count_down();
     Outcome failed = read_all(*second);
     return {read_all(*first), std::move(failed)};
   }
@@ -117,12 +125,16 @@ TEST_F(EngineFaultTest, TheCacheGivesWay) {
 }
 
 TEST_F(EngineFaultTest, ALostDeviceEndsEverythingAtOnce) {
+  std::latch both(1);
   record_->at_collect = [&] {
-    if (record_->steps == 3) throw DeviceLost("the GPU", "is lost");
+    if (record_->steps < 3) return;
+    both.wait();
+    throw DeviceLost("the GPU", "is lost");
   };
   Engine& e = engine(1);
   auto running = e.start(request({1}, 100));
   auto waiting = e.start(request({500}, 100));
+  both.count_down();
   const Outcome first = read_all(*running);
   EXPECT_EQ(first.finished.end, GenerationEnd::failed);
   EXPECT_EQ(first.finished.error, "the GPU: is lost");
