@@ -139,24 +139,26 @@ std::string draw(const Curve& curve, const Axes& axes) {
   return svg;
 }
 
-/// Right of the title, the first curve leftmost, up to the picture's right edge.
+/// Right of the title, up to the picture's right edge.
 std::string legend(const std::vector<Curve>& curves) {
   constexpr double line = 26;
   constexpr double gap = 6;
   constexpr double between = 18;
   constexpr double letter = 6.2;  // at a size of 11
   constexpr double y = 32;
-  double right = width - 24;
+  const auto width_of = [](const Curve& curve) {
+    return line + gap + letter * static_cast<double>(curve.name.size());
+  };
+  double left = width - 24 + between;
+  for (const Curve& curve : curves) left -= width_of(curve) + between;
   std::string svg;
-  for (auto curve = curves.rbegin(); curve != curves.rend(); ++curve) {
-    const double text = right - letter * static_cast<double>(curve->name.size());
-    const double begin = text - gap - line;
+  for (const Curve& curve : curves) {
     svg += fmt::format(
         "<line x1=\"{:.1f}\" y1=\"{:.1f}\" x2=\"{:.1f}\" y2=\"{:.1f}\" class=\"curve\" stroke=\"{}\"{}/>\n"
         "<text x=\"{:.1f}\" y=\"{:.1f}\" class=\"tick\">{}</text>\n",
-        begin, y, begin + line, y, curve->color, curve->dashed ? " stroke-dasharray=\"7 5\"" : "", text,
-        y + 4, escaped(curve->name));
-    right = begin - between;
+        left, y, left + line, y, curve.color, curve.dashed ? " stroke-dasharray=\"7 5\"" : "",
+        left + line + gap, y + 4, escaped(curve.name));
+    left += width_of(curve) + between;
   }
   return svg;
 }
