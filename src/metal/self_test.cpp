@@ -99,9 +99,11 @@ class KnownProduct {
       const std::size_t group = i / 64;
       const auto code = static_cast<std::uint32_t>(random() >> 8U & 15U);
       words[i / 8] |= code << 4 * (i % 8);
-      scales[group] = group % 3 == 0 ? bfloat16[1] : bfloat16[2];
-      biases[group] = bfloat16.at(group % 4);
-      weights_[i] = static_cast<float>(code * (group % 3 == 0 ? 1 : 2) + group % 4);
+      const std::uint32_t scale = group % 3 == 0 ? 1 : 2;
+      const auto bias = static_cast<std::uint32_t>(group % 4);
+      scales[group] = bfloat16.at(scale);
+      biases[group] = bfloat16.at(bias);
+      weights_[i] = static_cast<float>(code * scale + bias);
     }
     x_there_ = upload(device, x_);
     words_ = upload(device, words);
