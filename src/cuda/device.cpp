@@ -6,6 +6,7 @@
 
 #include "base/error.h"
 #include "cuda/launch.h"
+#include "model/backend.h"
 #include "model/memory_plan.h"
 
 namespace calla::cuda {
@@ -29,12 +30,33 @@ std::string advice(cudaError_t status) {
   }
 }
 
+/// Whether CUDA refuses all further work of the process after this.
+bool is_final(cudaError_t status) {
+  switch (status) {
+    case cudaErrorECCUncorrectable:
+    case cudaErrorIllegalAddress:
+    case cudaErrorLaunchTimeout:
+    case cudaErrorContextIsDestroyed:
+    case cudaErrorAssert:
+    case cudaErrorHardwareStackError:
+    case cudaErrorIllegalInstruction:
+    case cudaErrorMisalignedAddress:
+    case cudaErrorInvalidAddressSpace:
+    case cudaErrorInvalidPc:
+    case cudaErrorLaunchFailure:
+      return true;
+    default:
+      return false;
+  }
+}
+
 }  // namespace
 
 void check(cudaError_t status, std::string_view doing) {
   if (status == cudaSuccess) return;
-  throw Error("the GPU", fmt::format("failed while {}: {}", doing, cudaGetErrorString(status)),
-              advice(status));
+  const std::string problem = fmt::format("failed while {}: {}", doing, cudaGetErrorString(status));
+  if (is_final(status)) throw DeviceLost("the GPU", problem, advice(status));
+  throw Error("the GPU", problem, advice(status));
 }
 
 void* device_allocate(std::size_t bytes) {

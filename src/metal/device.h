@@ -112,7 +112,7 @@ class Pass {
   virtual void barrier() = 0;
   /// Gives the pass to the GPU, behind all that was given to it before.
   virtual void commit() = 0;
-  /// Waits until a committed pass is done. Throws Error when the GPU failed, or does not come to an end;
+  /// Waits until a committed pass is done. Throws DeviceLost when the GPU failed, or does not come to an end;
   /// everything after it is void then.
   virtual void wait() = 0;
   /// How long the GPU worked on it, in seconds; after wait().

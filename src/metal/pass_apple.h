@@ -13,6 +13,7 @@
 #include "metal/cocoa.h"
 #include "metal/device.h"
 #include "metal/residency_apple.h"
+#include "model/backend.h"
 
 namespace calla::metal {
 
@@ -107,7 +108,7 @@ class ApplePass final : public Pass {
   }
   double seconds() const override { return [command_buffer_ GPUEndTime] - [command_buffer_ GPUStartTime]; }
 
-  static Error stuck() {
+  static DeviceLost stuck() {
     return {"Metal", fmt::format("the GPU has not ended a pass in {} seconds", patience),
             "start the program again, and the Mac if that does not help"};
   }
@@ -140,7 +141,7 @@ class ApplePass final : public Pass {
         [error userInfo][MTLCommandBufferEncoderInfoErrorKey];
     if (id<MTLCommandBufferEncoderInfo> encoder = [encoders firstObject])
       problem += fmt::format(" (its encoder is in state {})", static_cast<int>([encoder errorState]));
-    throw Error("Metal", problem, advice(code));
+    throw DeviceLost("Metal", problem, advice(code));
   }
 
   /// What an owner can do about a pass that failed.
