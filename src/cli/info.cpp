@@ -50,6 +50,11 @@ void info(const InfoFlags& info_flags) {
   const std::string cut =
       shape.layers < all_layers ? fmt::format("{} of {} layers: ", shape.layers, all_layers) : "";
 
+  // All that may fail comes before the first line, so that an error stands alone.
+  const std::string device = describe_device(flags, shape);
+  const std::optional<std::uint64_t> available = available_memory(flags);
+  const MemoryPlan plan = plan_memory(flags, config, weights.bytes, available);
+
   print_head(model.store != nullptr ? "Checkpoint" : "Synthetic weights");
   print_row("model", std::string(name(shape)));
   print_row(model.store != nullptr ? "directory" : "tokenizer", directory.string());
@@ -62,14 +67,12 @@ void info(const InfoFlags& info_flags) {
   print_row("vocabulary", fmt::format("{} tokens ({} rows)", tokenizer.size(), shape.vocabulary));
   print_row("context", fmt::format("up to {} tokens", config.context));
 
-  const std::optional<std::uint64_t> available = available_memory(flags);
   print_head("Machine");
   print_row("processor",
             fmt::format("{}, {} threads", processor_name(), std::thread::hardware_concurrency()));
   print_row("memory", available ? format_bytes(*available) + " available" : "unknown");
-  print_row("runs on", describe_device(flags, shape));
+  print_row("runs on", device);
 
-  const MemoryPlan plan = plan_memory(flags, config, weights.bytes, available);
   print_head("Memory plan");
   print_row("weights", format_bytes(plan.weights));
   print_row("KV cache", fmt::format("{} for {} slot{} of {} tokens", format_bytes(plan.kv_cache), plan.slots,
