@@ -58,15 +58,20 @@ TEST(ChatClients, Q083_AClientThatGoesAwayFreesTheSlot) {
   }
 }
 
+/// A client whose answer does not end has the only slot.
+void occupy(ScriptedServer& server, HttpClient& client) {
+  server.play({.tokens = tokens_of("on and on"), .ends = false});
+  server.control().step_micros = 1000;
+  client.send_request("POST", "/v1/chat/completions", chat_body("?").dump());
+  ASSERT_TRUE(eventually([&] { return server.api().engine().stats().busy == 1; }));
+}
+
 TEST(ChatClients, AClientThatWaitsForASlotMayLeaveToo) {
   ApiOptions options;
   options.slots = 1;
   ScriptedServer server(options);
-  server.play({.tokens = tokens_of("on and on"), .ends = false});
-  server.control().step_micros = 1000;
   HttpClient first(server.port());
-  first.send_request("POST", "/v1/chat/completions", chat_body("?").dump());
-  ASSERT_TRUE(eventually([&] { return server.api().engine().stats().busy == 1; }));
+  ASSERT_NO_FATAL_FAILURE(occupy(server, first));
   HttpClient second(server.port());
   second.send_request("POST", "/v1/chat/completions", chat_body("?").dump());
   ASSERT_TRUE(eventually([&] { return server.api().engine().stats().waiting == 1; }));
@@ -80,11 +85,8 @@ TEST(ChatClients, AFullQueueIs429) {
   options.slots = 1;
   options.engine.queue_limit = 0;
   ScriptedServer server(options);
-  server.play({.tokens = tokens_of("on and on"), .ends = false});
-  server.control().step_micros = 1000;
   HttpClient first(server.port());
-  first.send_request("POST", "/v1/chat/completions", chat_body("?").dump());
-  ASSERT_TRUE(eventually([&] { return server.api().engine().stats().busy == 1; }));
+  ASSERT_NO_FATAL_FAILURE(occupy(server, first));
   const HttpAnswer answer = server.chat(chat_body("?", {{"stream", true}}));
   EXPECT_EQ(answer.status, 429);
   EXPECT_GE(std::stoi(answer.header("retry-after")), 1);
