@@ -8,14 +8,13 @@
 
 #include <cuda_runtime_api.h>
 
+#include "cuda/decode_groups.h"
 #include "cuda/models.h"
 #include "cuda/state.h"
 #include "cuda/upload.h"
 #include "model/shape.h"
 
 namespace calla::cuda {
-
-inline constexpr int most_rows = 16;
 
 /// Splits of the context that attention is spread over, for each KV head of each row.
 inline constexpr int attention_splits = 64;
@@ -42,6 +41,11 @@ struct DecodeState {
   float* router = nullptr;     // [most_rows][experts + 1]
   float* inner = nullptr;      // [most_rows][8][expert_hidden]
   float* shared = nullptr;     // [most_rows][shared_expert_hidden]
+  // Of steps with more than four rows
+  float* shares = nullptr;        // [most_rows][8], of the chosen experts
+  float* answers = nullptr;       // [most_rows][8][parts of a down projection's columns][hidden]
+  ExpertGroup* groups = nullptr;  // [most_groups]
+  int* group_count = nullptr;
 };
 
 template <Shape S>
@@ -53,6 +57,10 @@ constexpr int projected_columns() {
 template <Shape S>
 constexpr int mixed_columns() {
   return S.delta_value_dim() > S.attention_dim() ? S.delta_value_dim() : S.attention_dim();
+}
+template <Shape S>
+constexpr int answer_columns() {
+  return Shape::experts_per_token * DownParts<S.expert_hidden>::warps * S.hidden;
 }
 inline constexpr int attention_partial_floats = Shape::attention_head_dim + 2;
 

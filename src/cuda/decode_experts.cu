@@ -1,4 +1,4 @@
-// The experts of decode.
+// The experts of decode, for up to four rows.
 //
 //   h = norm(x);  logits = router h;  shares = softmax over the eight largest
 //   x += sum of share_e down_e(silu(gate_e h) * up_e h) + sigmoid(logits[experts]) shared(h)
@@ -13,22 +13,16 @@
 #include <cuda_runtime.h>
 
 #include "cuda/decode.h"
+#include "cuda/decode_choice.cuh"
+#include "cuda/decode_many.h"
 #include "cuda/decode_tiles.cuh"
 #include "cuda/launch.h"
 
 namespace calla::cuda {
 namespace {
 
-constexpr int top = Shape::experts_per_token;
 constexpr int most_experts = 256;
-constexpr int candidate_step = 8;             // that are looked at together
-constexpr float inner_factor = 1.0F / 64.0F;  // keeps the inner activations in the range of half
-
-/// The chosen experts, largest logit first, the lower id first among equals.
-struct Choice {
-  int experts[top];
-  float logits[top];
-};
+constexpr int candidate_step = 8;  // that are looked at together
 
 struct ChoiceShared {
   Choice chosen;
@@ -39,9 +33,8 @@ struct ChoiceShared {
 
 /// A logit and its expert as a number that is the larger the earlier it is chosen.
 __device__ unsigned long long ranked(float logit, int expert) {
-  const unsigned bits = __float_as_uint(logit);
-  const unsigned ordered = (bits & 0x80000000U) != 0 ? ~bits : bits | 0x80000000U;
-  return static_cast<unsigned long long>(ordered) << 32U | static_cast<unsigned>(most_experts - expert);
+  return static_cast<unsigned long long>(ordered_bits(logit)) << 32U |
+         static_cast<unsigned>(most_experts - expert);
 }
 
 /// Chooses the experts of a row, by a whole block. The eighth largest is not below the least of the warps'
@@ -95,17 +88,6 @@ __device__ const Choice& choose(const float* logits, ChoiceShared& shared) {
   return shared.chosen;
 }
 
-/// The softmax over the chosen, of one.
-__device__ float share_of(const Choice& chosen, int place) {
-  float total = 0;
-#pragma unroll
-  for (const float logit : chosen.logits) total += expf(logit - chosen.logits[0]);
-  return expf(chosen.logits[place] - chosen.logits[0]) / total;
-}
-
-// A row of router tiles is two: the low and the high halves of the codes.
-constexpr int router_planes = 2;
-
 /// Blocks 0 .. tiles of the shared expert have one each; the others have a row of router tiles.
 template <int K, int R, int Experts>
 __global__ __launch_bounds__(Layout<K, R, router_planes>::threads) void router_kernel(DeviceLayer layer,
@@ -116,15 +98,13 @@ __global__ __launch_bounds__(Layout<K, R, router_planes>::threads) void router_k
   auto& shared = *reinterpret_cast<typename L::Shared*>(raw);
   const int tiles = layer.shared_gate_up.rows / tile_rows;
   const int block = static_cast<int>(blockIdx.x);
-  const int first_row = static_cast<int>(blockIdx.y) * R;
-  const int block_rows = rows_of_block<R>(rows);
   const auto prepare = [&](auto& part, int warp) {
     const int column = (warp * warp_threads + lane_id()) * 8;
     NormedColumns<R> normed(layer.post_attention_norm, column);
     wait_for_predecessor();
     release_successor();
-    part.fill(block_rows, [&](int row, float(&values)[8]) {
-      normed(state.x + static_cast<std::size_t>(first_row + row) * K + column, row, values);
+    part.fill(rows, [&](int row, float(&values)[8]) {
+      normed(state.x + static_cast<std::size_t>(row) * K + column, row, values);
     });
     normed.store(shared.squares[warp]);
   };
@@ -134,21 +114,21 @@ __global__ __launch_bounds__(Layout<K, R, router_planes>::threads) void router_k
   if (block < tiles) {
     const int channels = layer.shared_gate_up.rows / 2;
     multiply_tiles<K, R, router_planes, tile_rows / 2>(
-        layer.shared_gate_up.data, tiles, shared, block, tiles, block_rows, prepare,
+        layer.shared_gate_up.data, tiles, shared, block, tiles, rows, prepare,
         [&](int tile, int channel, int row, auto sum) {
-          state.shared[(first_row + row) * channels + tile * (tile_rows / 2) + channel] =
+          state.shared[row * channels + tile * (tile_rows / 2) + channel] =
               silu(sum(channel) * factor(row)) * (sum(channel + tile_rows / 2) * factor(row));
         });
     return;
   }
   const int tile = (block - tiles) * router_planes;
   multiply_tiles<K, R, router_planes, tile_rows>(
-      layer.router_tiles.data, tile + router_planes, shared, tile, 1, block_rows, prepare,
+      layer.router_tiles.data, tile + router_planes, shared, tile, 1, rows, prepare,
       [&](int plane, int r, int row, auto sum) {
         const int expert = (block - tiles) * tile_rows + r;
         if (plane != tile || expert > Experts) return;
-        const float high = sum_partials<L::warps>(&shared.partials[1][0][r * R + row], L::partial);
-        state.router[(first_row + row) * (Experts + 1) + expert] = (sum(r) + high) * factor(row);
+        const float high = sum_partials<L::warps>(&shared.partials[1][0][partial_index(r, row)], L::partial);
+        state.router[row * (Experts + 1) + expert] = (sum(r) + high) * factor(row);
       });
 }
 
@@ -187,14 +167,6 @@ __global__ __launch_bounds__(Layout<K, 1, expert_stages>::threads) void gate_up_
             silu(sum(channel) * factor) * (sum(channel + tile_rows / 2) * factor);
       });
 }
-
-/// How the warps of a block share the columns of a down projection.
-template <int K>
-struct DownParts {
-  static constexpr int groups = K / tile_columns;
-  static constexpr int groups_of_part = groups < groups_of_warp ? groups : groups_of_warp;
-  static constexpr int warps = groups / groups_of_part;
-};
 
 /// A warp's part of a tile of one down projection, times the expert's share.
 template <int K>
@@ -287,14 +259,15 @@ __global__ __launch_bounds__(down_warps<Model>() * warp_threads, 1) void down_ke
 
 template <class Model>
 void decode_experts(cudaStream_t stream, const DeviceLayer& layer, const DecodeState& state, int rows) {
+  if (rows > block_rows) return many_experts<Model>(stream, layer, state, rows);
   constexpr Shape S = Model::shape;
   const auto count = static_cast<unsigned>(rows);
-  with_block_rows(rows, [&](auto r, unsigned row_blocks) {
+  with_rows(rows, [&](auto r) {
     using L = Layout<S.hidden, r(), router_planes>;
     constexpr int router_blocks = tiles_of_rows(S.experts + 1);
     const int tiles = layer.shared_gate_up.rows / tile_rows;
     launch_large(
-        stream, {dim3(static_cast<unsigned>(tiles + router_blocks), row_blocks), L::threads, L::shared_bytes},
+        stream, {dim3(static_cast<unsigned>(tiles + router_blocks)), L::threads, L::shared_bytes},
         router_kernel<S.hidden, r(), S.experts>, layer, state, rows);
   });
   using L = Layout<S.hidden, 1, expert_stages>;

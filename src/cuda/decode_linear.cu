@@ -1,4 +1,4 @@
-// The projections of decode: into the mixers, out of them, and the head.
+// The projections of decode: into the mixers, out of them, and the head; for up to four rows.
 //
 //   in, head:  y = W norm(x) = 1 / rms(x) * W (gain x); the factor is applied to the sum, so that no block
 //              waits for a norm. 1/256 keeps gain x in the range of half.
@@ -9,6 +9,7 @@
 #include <algorithm>
 
 #include "cuda/decode.h"
+#include "cuda/decode_many.h"
 #include "cuda/decode_tiles.cuh"
 #include "cuda/launch.h"
 
@@ -23,20 +24,18 @@ __global__ __launch_bounds__(Layout<K, R, Stages>::threads) void project_kernel(
   using L = Layout<K, R, Stages>;
   extern __shared__ __align__(16) unsigned char raw[];
   auto& shared = *reinterpret_cast<typename L::Shared*>(raw);
-  const int first_row = static_cast<int>(blockIdx.y) * R;
-  const int block_rows = rows_of_block<R>(rows);
   const auto prepare = [&](auto& part, int warp) {
     const int column = (warp * warp_threads + lane_id()) * 8;
     NormedColumns<R> normed(gain, column);
     release_successor();
     wait_for_predecessor();
-    part.fill(block_rows, [&](int row, float(&values)[8]) {
-      normed(x + static_cast<std::size_t>(first_row + row) * K + column, row, values);
+    part.fill(rows, [&](int row, float(&values)[8]) {
+      normed(x + static_cast<std::size_t>(row) * K + column, row, values);
     });
     normed.store(shared.squares[warp]);
   };
   const auto finish = [&](int tile, int r, int row, auto sum) {
-    const int out_row = Head ? slots[first_row + row] : first_row + row;
+    const int out_row = Head ? slots[row] : row;
     if (Head && out_row < 0) return;
     out[static_cast<std::size_t>(out_row) * columns + tile * tile_rows + r] =
         sum(r) * (inverse_rms<L::warps, K, R>(shared.squares, row) / residual_scale);
@@ -44,10 +43,10 @@ __global__ __launch_bounds__(Layout<K, R, Stages>::threads) void project_kernel(
   const auto first = static_cast<int>(blockIdx.x);
   const auto step = static_cast<int>(gridDim.x);
   if constexpr (Head) {
-    walk_tiles<K, R, Stages, tile_rows>(w.data, w.rows / tile_rows, shared, first, step, block_rows, prepare,
+    walk_tiles<K, R, Stages, tile_rows>(w.data, w.rows / tile_rows, shared, first, step, rows, prepare,
                                         finish);
   } else {
-    multiply_tiles<K, R, Stages, tile_rows>(w.data, w.rows / tile_rows, shared, first, step, block_rows,
+    multiply_tiles<K, R, Stages, tile_rows>(w.data, w.rows / tile_rows, shared, first, step, rows,
                                             prepare, finish);
   }
 }
@@ -62,28 +61,26 @@ __global__ __launch_bounds__(Layout<K, R, 1>::threads,
   extern __shared__ __align__(16) unsigned char raw[];
   auto& shared = *reinterpret_cast<typename L::Shared*>(raw);
   const int tile = static_cast<int>(blockIdx.x);
-  const int first_row = static_cast<int>(blockIdx.y) * R;
-  const int block_rows = rows_of_block<R>(rows);
   const int thread = static_cast<int>(threadIdx.x);
-  float* const mine = x + static_cast<std::size_t>(first_row + thread / tile_rows) * hidden +
-                      tile * tile_rows + thread % tile_rows;
+  float* const mine = x + static_cast<std::size_t>(thread / tile_rows) * hidden + tile * tile_rows +
+                      thread % tile_rows;
   float residual = 0;
   multiply_tiles<K, R, 1, tile_rows>(
-      w.data, w.rows / tile_rows, shared, tile, static_cast<int>(gridDim.x), block_rows,
+      w.data, w.rows / tile_rows, shared, tile, static_cast<int>(gridDim.x), rows,
       [&](auto& part, int warp) {
         const int column = (warp * warp_threads + lane_id()) * 8;
         release_successor();
         wait_for_predecessor();
-        if (thread < tile_rows * block_rows) residual = __ldcg(mine);
-        part.fill(block_rows, [&](int row, float(&values)[8]) {
-          load8(mixed + static_cast<std::size_t>(first_row + row) * K + column, values);
+        if (thread < tile_rows * rows) residual = __ldcg(mine);
+        part.fill(rows, [&](int row, float(&values)[8]) {
+          load8(mixed + static_cast<std::size_t>(row) * K + column, values);
           if constexpr (Heads > 0) {
             const int head = column / Shape::delta_head_dim;
-            const float4 s = reinterpret_cast<const float4*>(squares)[(first_row + row) * Heads + head];
+            const float4 s = reinterpret_cast<const float4*>(squares)[row * Heads + head];
             const float factor =
                 1.0F / sqrtf((s.x + s.y + s.z + s.w) / Shape::delta_head_dim + rms_norm_epsilon);
 #pragma unroll
-            for (float& value : values) value *= factor;
+            for (float& value : values) value = __fmul_rn(value, factor);
           }
         });
       },
@@ -102,13 +99,14 @@ unsigned blocks_of(int tiles) { return static_cast<unsigned>(std::min(tiles, wal
 
 template <class Model>
 void decode_project(cudaStream_t stream, const DeviceLayer& layer, const DecodeState& state, int rows) {
+  if (rows > block_rows) return many_project<Model>(stream, layer, state, rows);
   constexpr Shape S = Model::shape;
   constexpr int K = S.hidden;
   static_assert(projected_columns<S>() <= layer_stages * walking_blocks * tile_rows);
-  with_block_rows(rows, [&](auto r, unsigned row_blocks) {
+  with_rows(rows, [&](auto r) {
     using L = Layout<K, r(), layer_stages>;
     launch_large(stream,
-                 {dim3(blocks_of(layer.in.rows / tile_rows), row_blocks), L::threads, L::shared_bytes},
+                 {dim3(blocks_of(layer.in.rows / tile_rows)), L::threads, L::shared_bytes},
                  project_kernel<K, r(), layer_stages, false>, layer.in, layer.input_norm, state.x,
                  state.projected, layer.in.rows, state.slots, rows);
   });
@@ -117,9 +115,10 @@ void decode_project(cudaStream_t stream, const DeviceLayer& layer, const DecodeS
 template <class Model>
 void decode_output(cudaStream_t stream, const DeviceLayer& layer, bool is_attention, const DecodeState& state,
                    int rows) {
+  if (rows > block_rows) return many_output<Model>(stream, layer, is_attention, state, rows);
   constexpr Shape S = Model::shape;
-  with_block_rows(rows, [&](auto r, unsigned row_blocks) {
-    const dim3 blocks(static_cast<unsigned>(layer.out.rows / tile_rows), row_blocks);
+  with_rows(rows, [&](auto r) {
+    const dim3 blocks(static_cast<unsigned>(layer.out.rows / tile_rows));
     if (is_attention) {
       using L = Layout<S.attention_dim(), r(), 1>;
       launch_large(stream, {blocks, L::threads, L::shared_bytes}, output_kernel<S.attention_dim(), r(), 0>,
@@ -135,11 +134,12 @@ void decode_output(cudaStream_t stream, const DeviceLayer& layer, bool is_attent
 
 template <class Model>
 void decode_head(cudaStream_t stream, const DeviceWeights& weights, const DecodeState& state, int rows) {
+  if (rows > block_rows) return many_head<Model>(stream, weights, state, rows);
   constexpr Shape S = Model::shape;
-  with_block_rows(rows, [&](auto r, unsigned row_blocks) {
+  with_rows(rows, [&](auto r) {
     using L = Layout<S.hidden, r(), head_stages>;
     launch_large(stream,
-                 {dim3(blocks_of(weights.head.rows / tile_rows), row_blocks), L::threads, L::shared_bytes},
+                 {dim3(blocks_of(weights.head.rows / tile_rows)), L::threads, L::shared_bytes},
                  project_kernel<S.hidden, r(), head_stages, true>, weights.head, weights.norm, state.x,
                  state.logits, S.vocabulary, state.slots, rows);
   });

@@ -14,7 +14,8 @@ constexpr int groups_of_warp = 4;
 constexpr float residual_scale = 1.0F / 256.0F;
 
 /// A thread's eight columns of the residual stream times a norm's gain, and on the way the sum of their
-/// squares. Made before the predecessor ends.
+/// squares. Made before the predecessor ends. Multiplications and additions are told apart, so that no kernel
+/// contracts them where another does not.
 template <int R>
 struct NormedColumns {
   float gain[8];
@@ -25,11 +26,14 @@ struct NormedColumns {
   /// Into `values` the columns of a row of x from `x` on.
   __device__ void operator()(const float* x, int row, float (&values)[8]) {
     load8(x, values);
+    scale(row, values);
+  }
+  __device__ void scale(int row, float (&values)[8]) {
     float sum = 0;
 #pragma unroll
     for (int i = 0; i < 8; ++i) {
-      sum += values[i] * values[i];
-      values[i] *= gain[i] * residual_scale;
+      sum = fmaf(values[i], values[i], sum);
+      values[i] = __fmul_rn(values[i], gain[i] * residual_scale);
     }
 #pragma unroll
     for (int r = 0; r < R; ++r) {
@@ -101,7 +105,7 @@ __device__ void walk_tiles(const std::byte* matrix, int tiles, typename Layout<K
     for (int i = static_cast<int>(threadIdx.x); i < Outputs * rows; i += L::threads) {
       const int row = i / Outputs;
       finish(tile, i % Outputs, row,
-             [&](int r) { return sum_partials<L::warps>(&partial[0][r * R + row], L::partial); });
+             [&](int r) { return sum_partials<L::warps>(&partial[0][partial_index(r, row)], L::partial); });
     }
   }
 }
@@ -146,27 +150,16 @@ __device__ void multiply_tiles(const std::byte* matrix, int tiles,
     if (tile >= tiles) break;
     const int row = i / Outputs % rows;
     finish(tile, i % Outputs, row, [&](int r) {
-      return sum_partials<L::warps>(&shared.partials[stage][0][r * R + row], L::partial);
+      return sum_partials<L::warps>(&shared.partials[stage][0][partial_index(r, row)], L::partial);
     });
   }
 }
 
-/// Rows that a block takes: of a step with more, blockIdx.y tells which.
-inline constexpr int most_block_rows = 8;
-
-/// The rows of a block, of those of the step.
-template <int R>
-__device__ inline int rows_of_block(int rows) {
-  return min(R, rows - static_cast<int>(blockIdx.y) * R);
-}
-
-/// Calls launch(R as a constant, blocks of rows) for a step of some rows.
+/// Calls launch(R as a constant) for a step of up to four rows.
 template <class Launch>
-void with_block_rows(int rows, Launch launch) {
-  if (rows == 1) return launch(std::integral_constant<int, 1>(), 1U);
-  if (rows <= block_rows) return launch(std::integral_constant<int, block_rows>(), 1U);
-  launch(std::integral_constant<int, most_block_rows>(),
-         static_cast<unsigned>((rows + most_block_rows - 1) / most_block_rows));
+void with_rows(int rows, Launch launch) {
+  if (rows == 1) return launch(std::integral_constant<int, 1>());
+  launch(std::integral_constant<int, block_rows>());
 }
 
 /// Launches a kernel that asks for more shared memory than a block gets unasked.

@@ -14,6 +14,7 @@
 #include <cuda_fp16.h>
 
 #include "cuda/codes.cuh"
+#include "cuda/fragments.h"
 #include "cuda/ptx.cuh"
 #include "cuda/tiles.h"
 
@@ -53,10 +54,8 @@ struct alignas(16) StagedPart {
 /// instruction.
 template <int G, int R>
 struct alignas(16) Activations {
-  static constexpr int row_blocks = (R + block_rows - 1) / block_rows;
-  static constexpr int lanes = 8 * G;          // that have columns, eight neighbours each
-  static constexpr int group_words = 64 + 8;   // the padding keeps lanes off each other's banks
-  std::uint32_t fragments[R][G][group_words];  // [half][lane % 4][word of the fragment]
+  static constexpr int lanes = 8 * G;  // that have columns, eight neighbours each
+  std::uint32_t fragments[R][G][fragment_words];
   float sums[R][G];
 
   /// The warp fills it: source(row) gives a thread its eight columns from 8 * lane on, within the range of
@@ -78,26 +77,7 @@ struct alignas(16) Activations {
     __syncwarp();
   }
 
-  /// Both registers of each of a group's four instructions.
-  __device__ void load(int group, int row_block, std::uint32_t (&b)[8]) const {
-    const int column = lane_id() / 4;
-    const int row = block_rows * row_block + column / 2;
-    uint4 low{};
-    uint4 high{};
-    if (row < R) {
-      const auto* at =
-          reinterpret_cast<const uint4*>(&fragments[row][group][(column % 2) * 32 + lane_id() % 4 * 8]);
-      low = at[0];
-      high = at[1];
-    }
-    b[0] = low.x, b[1] = low.y, b[2] = low.z, b[3] = low.w;
-    b[4] = high.x, b[5] = high.y, b[6] = high.z, b[7] = high.w;
-  }
-  __device__ float sum(int group, int row_block) const {
-    return sums[min(block_rows * row_block + lane_id() % 4, R - 1)][group];
-  }
-
- private:
+  /// The warp fills a row: a thread's eight columns from 8 * lane on.
   __device__ void store(int row, const float (&values)[8]) {
     const int lane = lane_id();
     const int group = lane / 8;
@@ -112,15 +92,58 @@ struct alignas(16) Activations {
       sum += rounded.x + rest.x / low_factor;
       sum += rounded.y + rest.y / low_factor;
       if (lane < lanes) {
-        fragments[row][group][t * 8 + lane % 8] = as_bits(high);
-        fragments[row][group][32 + t * 8 + lane % 8] = as_bits(low);
+        fragments[row][group][fragment_word(0, t, lane % 8)] = as_bits(high);
+        fragments[row][group][fragment_word(1, t, lane % 8)] = as_bits(low);
       }
     }
 #pragma unroll
     for (int distance = 1; distance < 8; distance *= 2) sum += __shfl_xor_sync(0xFFFFFFFFU, sum, distance);
     if (lane < lanes && lane % 8 == 0) sums[row][group] = sum;
   }
+
+  /// Both registers of each of a group's four instructions.
+  __device__ void load(int group, int row_block, std::uint32_t (&b)[8]) const {
+    const int column = lane_id() / 4;
+    const int row = block_rows * row_block + column / 2;
+    uint4 low{};
+    uint4 high{};
+    if (row < R) {
+      const auto* words = fragments[row][group];
+      low = *reinterpret_cast<const uint4*>(words + fragment_word(column % 2, lane_id() % 4, 0));
+      high = *reinterpret_cast<const uint4*>(words + fragment_word(column % 2, lane_id() % 4, 4));
+    }
+    b[0] = low.x, b[1] = low.y, b[2] = low.z, b[3] = low.w;
+    b[4] = high.x, b[5] = high.y, b[6] = high.z, b[7] = high.w;
+  }
+  __device__ float sum(int group, int row_block) const {
+    return sums[min(block_rows * row_block + lane_id() % 4, R - 1)][group];
+  }
 };
+
+/// The same in a warp's registers, for tiles without end: filled four rows at a time.
+template <int G, int R>
+struct Operand {
+  static_assert(R % block_rows == 0);
+  std::uint32_t b[R / block_rows][G][8];
+  float sums[R / block_rows][G];
+
+  /// Of rows that lie in shared memory, to be a block of rows here.
+  __device__ void take(int row_block, const Activations<G, block_rows>& from) {
+#pragma unroll
+    for (int group = 0; group < G; ++group) {
+      from.load(group, 0, b[row_block][group]);
+      sums[row_block][group] = from.sum(group, 0);
+    }
+  }
+  __device__ void load(int group, int row_block, std::uint32_t (&out)[8]) const {
+#pragma unroll
+    for (int i = 0; i < 8; ++i) out[i] = b[row_block][group][i];
+  }
+  __device__ float sum(int group, int row_block) const { return sums[row_block][group]; }
+};
+
+/// Where the product of a row of a tile and a row of activations lies among a warp's.
+__device__ constexpr int partial_index(int tile_row, int row) { return row * tile_rows + tile_row; }
 
 /// A warp's part of a tile's product: rows lane / 4 and lane / 4 + 8 of the tile, row 4 b + lane % 4 of the
 /// activations.
@@ -129,41 +152,46 @@ struct TileProduct {
   static constexpr int row_blocks = (R + block_rows - 1) / block_rows;
   float value[row_blocks][2] = {};
 
-  template <int G>
-  __device__ void add(const StagedPart<G>& w, const Activations<G, R>& x) {
+  /// `X`: Activations or Operand. Blocks of rows take turns, so that their instructions do not wait for each
+  /// other; the order within one is the same whatever their number.
+  template <int G, class X>
+  __device__ void add(const StagedPart<G>& w, const X& x) {
 #pragma unroll
     for (int i = 0; i < G; ++i) {
-      std::uint32_t a[4][4];
       const uint4 codes = w.codes(i);
       const uint2 scales = w.scales(i);
       const std::uint32_t words[4] = {codes.x, codes.y, codes.z, codes.w};
+      std::uint32_t b[row_blocks][8];
+      float d[row_blocks][4] = {};
 #pragma unroll
-      for (int h = 0; h < 4; ++h) unpack_codes(words[h], a[h]);
+      for (int nb = 0; nb < row_blocks; ++nb) x.load(i, nb, b[nb]);
+#pragma unroll
+      for (int h = 0; h < 4; ++h) {
+        std::uint32_t a[4];
+        unpack_codes(words[h], a);
+#pragma unroll
+        for (int nb = 0; nb < row_blocks; ++nb) mma_16816(d[nb], a, b[nb][2 * h], b[nb][2 * h + 1]);
+      }
 #pragma unroll
       for (int nb = 0; nb < row_blocks; ++nb) {
-        std::uint32_t b[8];
-        x.load(i, nb, b);
-        float d[4] = {};
-#pragma unroll
-        for (int h = 0; h < 4; ++h) mma_16816(d, a[h], b[2 * h], b[2 * h + 1]);
         const float sum = x.sum(i, nb);
-        value[nb][0] =
-            fmaf(scale_of(scales.x), d[0] + d[1] / low_factor, fmaf(bias_of(scales.x), sum, value[nb][0]));
-        value[nb][1] =
-            fmaf(scale_of(scales.y), d[2] + d[3] / low_factor, fmaf(bias_of(scales.y), sum, value[nb][1]));
+        value[nb][0] = fmaf(scale_of(scales.x), d[nb][0] + d[nb][1] / low_factor,
+                            fmaf(bias_of(scales.x), sum, value[nb][0]));
+        value[nb][1] = fmaf(scale_of(scales.y), d[nb][2] + d[nb][3] / low_factor,
+                            fmaf(bias_of(scales.y), sum, value[nb][1]));
       }
     }
   }
 
-  /// Into the warp's place of the block's partial sums, [16 rows of the tile][rows of activations].
+  /// Into the warp's place of the block's partial sums.
   __device__ void store(float* partial) const {
     const int g = lane_id() / 4;
 #pragma unroll
     for (int nb = 0; nb < row_blocks; ++nb) {
       const int row = block_rows * nb + lane_id() % 4;
       if (row >= R) continue;
-      partial[g * R + row] = value[nb][0];
-      partial[(g + 8) * R + row] = value[nb][1];
+      partial[partial_index(g, row)] = value[nb][0];
+      partial[partial_index(g + 8, row)] = value[nb][1];
     }
   }
 };

@@ -1,0 +1,431 @@
+// The experts of decode for more than four rows.
+//
+// Formula and rounding: decode_experts.cu. Five kernels: the router with the shared expert's first half; the
+// choice, which also puts rows that go to the same expert together; the chosen experts' first halves, and
+// their second halves, each once for up to four rows of an expert; the shared expert's second half with the
+// sum of all. A row's sum is made in the order of a row alone: the chosen by their logits, each by the parts
+// of its columns, then the shared expert. So the second halves are stored part by part.
+// Bytes moved in a layer of the 35B: 1.77 MB for each expert that a row goes to, once (up to 102 of them are
+// to be expected of 16 rows), and 4.2 MB of answers written and read, which stay in the second-level cache.
+// Bound by the experts' weights.
+#include <cuda_runtime.h>
+
+#include "cuda/decode_choice.cuh"
+#include "cuda/decode_many.cuh"
+#include "cuda/decode_many.h"
+#include "cuda/launch.h"
+
+namespace calla::cuda {
+namespace {
+
+template <int K, int R>
+using RouterLayout = ManyLayout<K, R, router_planes, router_planes>;
+
+/// Blocks 0 .. tiles of the shared expert have one each; the others have a row of router tiles.
+template <int K, int R, int Experts>
+__global__ __launch_bounds__(RouterLayout<K, R>::threads, 1) void router_many_kernel(DeviceLayer layer,
+                                                                                     DecodeState state,
+                                                                                     int rows) {
+  using L = RouterLayout<K, R>;
+  extern __shared__ __align__(16) unsigned char raw[];
+  auto& shared = *reinterpret_cast<typename L::Shared*>(raw);
+  const int tiles = layer.shared_gate_up.rows / tile_rows;
+  const int block = static_cast<int>(blockIdx.x);
+  const bool is_router = block >= tiles;
+  const int first = is_router ? (block - tiles) * router_planes : block;
+  walk_many<L>(
+      is_router ? layer.router_tiles.data : layer.shared_gate_up.data, first,
+      first + (is_router ? router_planes : 1), shared, rows,
+      [&](auto& activations) {
+        fill_normed<L>(activations, shared, layer.post_attention_norm, state.x, rows);
+      },
+      [&](const ManyOutput& at, auto sum) {
+        const float factor = shared.factors[at.row];
+        if (is_router) {
+          const int expert = (block - tiles) * tile_rows + at.r;
+          if (at.place != 0 || expert > Experts) return;
+          const float high = sum_partials<L::warps>(
+              &shared.partials[0][1][0][partial_index(at.r, at.row)], L::outputs);
+          state.router[at.row * (Experts + 1) + expert] = (sum(at.r) + high) * factor;
+        } else {
+          constexpr int channels = tile_rows / 2;  // of the tile
+          if (at.r >= channels) return;
+          state.shared[at.row * (tiles * channels) + at.tile * channels + at.r] =
+              silu(sum(at.r) * factor) * (sum(at.r + channels) * factor);
+        }
+      });
+}
+
+/// A warp chooses the experts of a row: eight times the largest of what is left.
+template <int Experts>
+__device__ void choose_by_warp(const float* logits, Choice& chosen) {
+  constexpr int each = Experts / warp_threads;
+  unsigned left[each];
+#pragma unroll
+  for (int i = 0; i < each; ++i) left[i] = ordered_bits(__ldcg(logits + i * warp_threads + lane_id()));
+#pragma unroll
+  for (int place = 0; place < top; ++place) {
+    unsigned largest = left[0];
+    int at = 0;
+#pragma unroll
+    for (int i = 1; i < each; ++i) {
+      if (left[i] > largest) {
+        largest = left[i];
+        at = i;
+      }
+    }
+    const unsigned peak = __reduce_max_sync(0xFFFFFFFFU, largest);
+    const int expert =
+        __reduce_min_sync(0xFFFFFFFFU, largest == peak ? at * warp_threads + lane_id() : Experts - 1);
+#pragma unroll
+    for (int i = 0; i < each; ++i) {
+      if (i * warp_threads + lane_id() == expert) left[i] = 0;
+    }
+    if (lane_id() == 0) {
+      chosen.experts[place] = expert;
+      chosen.logits[place] = from_ordered_bits(peak);
+    }
+  }
+  __syncwarp();
+}
+
+constexpr int choice_threads = most_rows * warp_threads;
+
+/// One block: a warp chooses for a row, then a thread puts together the rows of an expert. Rows that do not
+/// run go to none.
+template <int Experts>
+__global__ __launch_bounds__(choice_threads) void choice_kernel(DecodeState state, int rows) {
+  static_assert(Experts % warp_threads == 0 && Experts <= choice_threads);
+  constexpr int expert_warps = Experts / warp_threads;
+  __shared__ Choice chosen[most_rows];
+  __shared__ unsigned rows_of[Experts];  // bit r: row r
+  __shared__ std::uint8_t pick_of[Experts][most_rows];
+  __shared__ int counts[expert_warps];
+  const int thread = static_cast<int>(threadIdx.x);
+  const int warp = warp_id();
+  if (thread < Experts) rows_of[thread] = 0;
+  const int row = warp;
+  const bool runs = row < rows && state.slots[row] >= 0 && state.active[row] != 0;
+  wait_for_predecessor();
+  release_successor();
+  __syncthreads();
+  if (runs) {
+    choose_by_warp<Experts>(state.router + row * (Experts + 1), chosen[row]);
+    if (lane_id() < top) {
+      const int pick = row * top + lane_id();
+      const int expert = chosen[row].experts[lane_id()];
+      pick_of[expert][row] = static_cast<std::uint8_t>(pick);
+      atomicOr(&rows_of[expert], 1U << row);
+      state.shares[pick] = share_of(chosen[row], lane_id());
+    }
+  }
+  __syncthreads();
+  unsigned mine = thread < Experts ? rows_of[thread] : 0;
+  const int groups = (__popc(mine) + group_rows - 1) / group_rows;
+  int end = groups;  // of this expert's groups, in the warp
+#pragma unroll
+  for (int distance = 1; distance < warp_threads; distance *= 2) {
+    const int before = __shfl_up_sync(0xFFFFFFFFU, end, distance);
+    if (lane_id() >= distance) end += before;
+  }
+  if (warp < expert_warps && lane_id() == warp_threads - 1) counts[warp] = end;
+  __syncthreads();
+#pragma unroll
+  for (int w = 0; w < expert_warps; ++w) {
+    if (w < warp) end += counts[w];
+  }
+  for (int at = end - groups; mine != 0; ++at) {
+    ExpertGroup group{static_cast<std::uint16_t>(thread), 0, {}};
+#pragma unroll
+    for (std::uint8_t& pick : group.picks) {
+      if (mine == 0) continue;
+      pick = pick_of[thread][__ffs(static_cast<int>(mine)) - 1];
+      mine &= mine - 1;
+      ++group.count;
+    }
+    state.groups[at] = group;
+  }
+  if (thread == Experts - 1) *state.group_count = end;
+}
+
+constexpr int gate_up_stages = 3;
+constexpr int down_stages = 4;
+// With this many blocks every SM of an H200 has two.
+constexpr unsigned group_blocks = 264;
+
+template <int K>
+struct GateUpShared {
+  static constexpr int warps = K / (tile_columns * groups_of_warp);
+  static constexpr int outputs = tile_rows * group_rows;
+  StagedPart<groups_of_warp> staged[gate_up_stages][warps];
+  Activations<groups_of_warp, group_rows> parts[warps];
+  float partials[2][warps][outputs];
+  float squares[2][warps][group_rows];
+  ExpertGroup groups[most_groups];
+};
+
+/// The first halves: blocks have even shares of the tiles of all groups.
+template <int K>
+__global__ __launch_bounds__(GateUpShared<K>::warps* warp_threads, 2) void gate_up_many_kernel(
+    DeviceLayer layer, DecodeState state) {
+  using Shared = GateUpShared<K>;
+  constexpr int warps = Shared::warps;
+  constexpr int channels = tile_rows / 2;  // of a tile
+  static_assert(channels * group_rows == warp_threads);
+  extern __shared__ __align__(16) unsigned char raw[];
+  auto& shared = *reinterpret_cast<Shared*>(raw);
+  const int part = warp_id();
+  const int column = (part * warp_threads + lane_id()) * 8;
+  const float* const gain = layer.post_attention_norm;
+  const int tiles = layer.expert_gate_up.rows / tile_rows;
+  const std::size_t expert_bytes = tiled_bytes(layer.expert_gate_up.rows, K);
+  const std::byte* const mine = layer.expert_gate_up.data + part * groups_of_warp * tile_bytes;
+  wait_for_predecessor();
+  release_successor();
+
+  const int count = *state.group_count;
+  for (int i = static_cast<int>(threadIdx.x); i < count; i += warps * warp_threads)
+    shared.groups[i] = state.groups[i];
+  const int first = first_of_share(count * tiles, static_cast<int>(gridDim.x), static_cast<int>(blockIdx.x));
+  const int last =
+      first_of_share(count * tiles, static_cast<int>(gridDim.x), static_cast<int>(blockIdx.x) + 1);
+  __syncthreads();
+  const auto start = [&](int stage, int at) {
+    if (at < last) {
+      constexpr std::size_t row_bytes = static_cast<std::size_t>(K / tile_columns) * tile_bytes;
+      shared.staged[stage][part].copy(mine + shared.groups[at / tiles].expert * expert_bytes +
+                                      at % tiles * row_bytes);
+    }
+    commit_copies();
+  };
+#pragma unroll
+  for (int stage = 0; stage < gate_up_stages; ++stage) start(stage, first + stage);
+
+  Operand<groups_of_warp, group_rows> x;
+  int stage = 0;
+  for (int round = 0, at = first; at < last; ++round, ++at) {
+    const int index = at / tiles;
+    const ExpertGroup& group = shared.groups[index];
+    // Of the groups before, the last may still be asked for its squares.
+    auto& squares = shared.squares[index % 2];
+    if (at == first || at % tiles == 0) {
+      NormedColumns<group_rows> normed(gain, column);
+      fill_operand(
+          x, shared.parts[part], group.count,
+          [&](int r, float(&values)[8]) {
+            load8(state.x + static_cast<std::size_t>(group.picks[r] / top) * K + column, values);
+          },
+          [&](int r, float(&values)[8]) { normed.scale(r, values); });
+      normed.store(squares[part]);
+    }
+    wait_for_copies<gate_up_stages - 1>();
+    __syncwarp();
+    TileProduct<group_rows> product;
+    product.add(shared.staged[stage][part], x);
+    __syncwarp();
+    start(stage, at + gate_up_stages);
+    stage = stage + 1 == gate_up_stages ? 0 : stage + 1;
+    auto& partials = shared.partials[round % 2];
+    product.store(partials[part]);
+    __syncthreads();
+    // The warps take turns to finish a tile.
+    if (round % warps != part) continue;
+    const int channel = lane_id() % channels;
+    const int r = lane_id() / channels;
+    if (r >= group.count) continue;
+    const auto sum = [&](int tile_row) {
+      return sum_partials<warps>(&partials[0][partial_index(tile_row, r)], Shared::outputs);
+    };
+    const float factor = inverse_rms<warps, K, group_rows>(squares, r) / residual_scale;
+    state.inner[group.picks[r] * (tiles * channels) + at % tiles * channels + channel] =
+        silu(sum(channel) * factor) * (sum(channel + channels) * factor);
+  }
+}
+
+constexpr int down_warps = 8;
+
+template <int K>
+struct DownManyShared {
+  static constexpr int groups_of_part = DownParts<K>::groups_of_part;
+  StagedPart<groups_of_part> staged[down_stages][down_warps];
+  Activations<groups_of_part, group_rows> parts[down_warps];
+  ExpertGroup groups[most_groups];
+};
+
+/// The second halves: a warp has the same part of the columns of all its tiles, and no need of the others.
+/// What they are is known, and their weights are on their way, before the predecessor ends.
+template <class Model>
+__global__ __launch_bounds__(down_warps* warp_threads, 2) void down_many_kernel(DeviceLayer layer,
+                                                                                DecodeState state) {
+  constexpr Shape S = Model::shape;
+  constexpr int K = S.expert_hidden;
+  using P = DownParts<K>;
+  using Shared = DownManyShared<K>;
+  static_assert(down_warps % P::warps == 0);
+  constexpr int together = down_warps / P::warps;         // tiles
+  constexpr int steps = S.hidden / tile_rows / together;  // of a group
+  static_assert(steps * together * tile_rows == S.hidden);
+  extern __shared__ __align__(16) unsigned char raw[];
+  auto& shared = *reinterpret_cast<Shared*>(raw);
+  const int warp = warp_id();
+  const int part = warp % P::warps;
+  const int tile_of_step = warp / P::warps;
+
+  const int count = *state.group_count;
+  for (int i = static_cast<int>(threadIdx.x); i < count; i += down_warps * warp_threads)
+    shared.groups[i] = state.groups[i];
+  const int first = first_of_share(count * steps, static_cast<int>(gridDim.x), static_cast<int>(blockIdx.x));
+  const int last =
+      first_of_share(count * steps, static_cast<int>(gridDim.x), static_cast<int>(blockIdx.x) + 1);
+  __syncthreads();
+  const auto start = [&](int stage, int at) {
+    if (at < last) {
+      const int tile = at % steps * together + tile_of_step;
+      shared.staged[stage][warp].copy(
+          layer.expert_down.data + shared.groups[at / steps].expert * tiled_bytes(S.hidden, K) +
+          (static_cast<std::size_t>(tile) * P::groups + part * P::groups_of_part) * tile_bytes);
+    }
+    commit_copies();
+  };
+#pragma unroll
+  for (int stage = 0; stage < down_stages; ++stage) start(stage, first + stage);
+  release_successor();
+  wait_for_predecessor();
+
+  Operand<P::groups_of_part, group_rows> x;
+  const int r = lane_id() % group_rows;  // of the group, as the product has it
+  int pick = 0;
+  float factor = 0;
+  int stage = 0;
+  for (int at = first; at < last; ++at) {
+    const ExpertGroup& group = shared.groups[at / steps];
+    if (at == first || at % steps == 0) {
+      fill_operand(
+          x, shared.parts[warp], group.count,
+          [&](int i, float(&values)[8]) {
+            load8(state.inner + group.picks[i] * K + part * P::groups_of_part * tile_columns + lane_id() * 8,
+                  values);
+          },
+          [&](int, float(&values)[8]) {
+#pragma unroll
+            for (float& value : values) value *= inner_factor;
+          });
+      pick = group.picks[r];
+      factor = state.shares[pick] / inner_factor;
+    }
+    wait_for_copies<down_stages - 1>();
+    __syncwarp();
+    TileProduct<group_rows> product;
+    product.add(shared.staged[stage][warp], x);
+    __syncwarp();
+    start(stage, at + down_stages);
+    stage = stage + 1 == down_stages ? 0 : stage + 1;
+    if (r < group.count) {
+      const int tile = at % steps * together + tile_of_step;
+      float* const answer = state.answers + static_cast<std::size_t>(pick * P::warps + part) * S.hidden +
+                            tile * tile_rows + lane_id() / 4;
+      answer[0] = product.value[0][0] * factor;
+      answer[8] = product.value[0][1] * factor;
+    }
+  }
+}
+
+template <class Model>
+struct CombineShared {
+  using P = DownParts<Model::shape.shared_expert_hidden>;
+  static constexpr int warps = P::warps * most_rows / group_rows;
+  StagedPart<P::groups_of_part> staged[warps];
+  Activations<P::groups_of_part, group_rows> parts[warps];
+  float partials[P::warps][tile_rows * most_rows];
+};
+
+/// A block has a tile of the shared expert's second half, a warp a part of it for four rows, and then of the
+/// sum. All but the answers is older than the predecessor.
+template <class Model>
+__global__ __launch_bounds__(CombineShared<Model>::warps* warp_threads) void combine_kernel(
+    DeviceLayer layer, DecodeState state, int rows) {
+  constexpr Shape S = Model::shape;
+  constexpr int K = S.shared_expert_hidden;
+  using Shared = CombineShared<Model>;
+  using P = typename Shared::P;
+  constexpr int answers = top * DownParts<S.expert_hidden>::warps;
+  extern __shared__ __align__(16) unsigned char raw[];
+  auto& shared = *reinterpret_cast<Shared*>(raw);
+  const int tile = static_cast<int>(blockIdx.x);
+  const int warp = warp_id();
+  const int part = warp % P::warps;
+  const int first_row = warp / P::warps * group_rows;
+  if (first_row < rows) {
+    shared.staged[warp].copy(
+        layer.shared_down.data +
+        (static_cast<std::size_t>(tile) * P::groups + part * P::groups_of_part) * tile_bytes);
+    commit_copies();
+    const int mine = min(first_row + lane_id() % group_rows, rows - 1);
+    const float factor = sigmoid(__ldcg(state.router + mine * (S.experts + 1) + S.experts)) / inner_factor;
+    Operand<P::groups_of_part, group_rows> x;
+    fill_operand(
+        x, shared.parts[warp], rows - first_row,
+        [&](int r, float(&values)[8]) {
+          load8(state.shared + (first_row + r) * K + part * P::groups_of_part * tile_columns + lane_id() * 8,
+                values);
+        },
+        [&](int, float(&values)[8]) {
+#pragma unroll
+          for (float& value : values) value *= inner_factor;
+        });
+    wait_for_copies<0>();
+    __syncwarp();
+    TileProduct<group_rows> product;
+    product.add(shared.staged[warp], x);
+    product.value[0][0] *= factor;
+    product.value[0][1] *= factor;
+    product.store(shared.partials[part] + partial_index(0, first_row));
+  }
+  release_successor();
+  wait_for_predecessor();
+  __syncthreads();
+  for (int i = static_cast<int>(threadIdx.x); i < rows * tile_rows; i += Shared::warps * warp_threads) {
+    const int row = i / tile_rows;
+    const int column = tile * tile_rows + i % tile_rows;
+    float* const x = state.x + static_cast<std::size_t>(row) * S.hidden + column;
+    const float residual = __ldcg(x);
+    float answer[answers];
+#pragma unroll
+    for (int a = 0; a < answers; ++a)
+      answer[a] = __ldcg(state.answers + static_cast<std::size_t>(row * answers + a) * S.hidden + column);
+    float sum = 0;
+#pragma unroll
+    for (const float value : answer) sum += value;
+#pragma unroll
+    for (int p = 0; p < P::warps; ++p) sum += shared.partials[p][i];
+    *x = residual + sum;
+  }
+}
+
+}  // namespace
+
+template <class Model>
+void many_experts(cudaStream_t stream, const DeviceLayer& layer, const DecodeState& state, int rows) {
+  constexpr Shape S = Model::shape;
+  with_many_rows(rows, [&](auto r) {
+    using L = RouterLayout<S.hidden, r()>;
+    const int blocks = layer.shared_gate_up.rows / tile_rows + tiles_of_rows(S.experts + 1);
+    launch_large(stream, {dim3(static_cast<unsigned>(blocks)), L::threads, sizeof(typename L::Shared)},
+                 router_many_kernel<S.hidden, r(), S.experts>, layer, state, rows);
+  });
+  launch_chained(stream, {dim3(1), choice_threads}, choice_kernel<S.experts>, state, rows);
+  using GateUp = GateUpShared<S.hidden>;
+  launch_large(stream, {dim3(group_blocks), GateUp::warps * warp_threads, sizeof(GateUp)},
+               gate_up_many_kernel<S.hidden>, layer, state);
+  launch_large(stream,
+               {dim3(group_blocks), down_warps * warp_threads, sizeof(DownManyShared<S.expert_hidden>)},
+               down_many_kernel<Model>, layer, state);
+  using Combine = CombineShared<Model>;
+  launch_large(stream, {dim3(S.hidden / tile_rows), Combine::warps * warp_threads, sizeof(Combine)},
+               combine_kernel<Model>, layer, state, rows);
+}
+
+template void many_experts<Qwen36>(cudaStream_t, const DeviceLayer&, const DecodeState&, int);
+template void many_experts<Demo>(cudaStream_t, const DeviceLayer&, const DecodeState&, int);
+
+}  // namespace calla::cuda
