@@ -266,9 +266,8 @@ void decode_experts(cudaStream_t stream, const DeviceLayer& layer, const DecodeS
     using L = Layout<S.hidden, r(), router_planes>;
     constexpr int router_blocks = tiles_of_rows(S.experts + 1);
     const int tiles = layer.shared_gate_up.rows / tile_rows;
-    launch_large(
-        stream, {dim3(static_cast<unsigned>(tiles + router_blocks)), L::threads, L::shared_bytes},
-        router_kernel<S.hidden, r(), S.experts>, layer, state, rows);
+    launch_large(stream, {dim3(static_cast<unsigned>(tiles + router_blocks)), L::threads, L::shared_bytes},
+                 router_kernel<S.hidden, r(), S.experts>, layer, state, rows);
   });
   using L = Layout<S.hidden, 1, expert_stages>;
   static_assert(L::threads >= S.experts);

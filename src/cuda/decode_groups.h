@@ -21,9 +21,7 @@ inline constexpr int most_groups = most_rows * Shape::experts_per_token;
 
 /// Of `total` things that `sharers` blocks have in even shares, one behind the other, where a block's begin;
 /// the next block's are where its own end.
-constexpr int first_of_share(int total, int sharers, int block) {
-  return total * block / sharers;
-}
+constexpr int first_of_share(int total, int sharers, int block) { return total * block / sharers; }
 
 /// How warps share the columns of a down projection: each has up to four groups of 64.
 template <int K>

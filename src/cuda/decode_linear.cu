@@ -46,8 +46,8 @@ __global__ __launch_bounds__(Layout<K, R, Stages>::threads) void project_kernel(
     walk_tiles<K, R, Stages, tile_rows>(w.data, w.rows / tile_rows, shared, first, step, rows, prepare,
                                         finish);
   } else {
-    multiply_tiles<K, R, Stages, tile_rows>(w.data, w.rows / tile_rows, shared, first, step, rows,
-                                            prepare, finish);
+    multiply_tiles<K, R, Stages, tile_rows>(w.data, w.rows / tile_rows, shared, first, step, rows, prepare,
+                                            finish);
   }
 }
 
@@ -62,8 +62,8 @@ __global__ __launch_bounds__(Layout<K, R, 1>::threads,
   auto& shared = *reinterpret_cast<typename L::Shared*>(raw);
   const int tile = static_cast<int>(blockIdx.x);
   const int thread = static_cast<int>(threadIdx.x);
-  float* const mine = x + static_cast<std::size_t>(thread / tile_rows) * hidden + tile * tile_rows +
-                      thread % tile_rows;
+  float* const mine =
+      x + static_cast<std::size_t>(thread / tile_rows) * hidden + tile * tile_rows + thread % tile_rows;
   float residual = 0;
   multiply_tiles<K, R, 1, tile_rows>(
       w.data, w.rows / tile_rows, shared, tile, static_cast<int>(gridDim.x), rows,
@@ -105,8 +105,7 @@ void decode_project(cudaStream_t stream, const DeviceLayer& layer, const DecodeS
   static_assert(projected_columns<S>() <= layer_stages * walking_blocks * tile_rows);
   with_rows(rows, [&](auto r) {
     using L = Layout<K, r(), layer_stages>;
-    launch_large(stream,
-                 {dim3(blocks_of(layer.in.rows / tile_rows)), L::threads, L::shared_bytes},
+    launch_large(stream, {dim3(blocks_of(layer.in.rows / tile_rows)), L::threads, L::shared_bytes},
                  project_kernel<K, r(), layer_stages, false>, layer.in, layer.input_norm, state.x,
                  state.projected, layer.in.rows, state.slots, rows);
   });
@@ -138,8 +137,7 @@ void decode_head(cudaStream_t stream, const DeviceWeights& weights, const Decode
   constexpr Shape S = Model::shape;
   with_rows(rows, [&](auto r) {
     using L = Layout<S.hidden, r(), head_stages>;
-    launch_large(stream,
-                 {dim3(blocks_of(weights.head.rows / tile_rows)), L::threads, L::shared_bytes},
+    launch_large(stream, {dim3(blocks_of(weights.head.rows / tile_rows)), L::threads, L::shared_bytes},
                  project_kernel<S.hidden, r(), head_stages, true>, weights.head, weights.norm, state.x,
                  state.logits, S.vocabulary, state.slots, rows);
   });

@@ -94,7 +94,7 @@ struct ManyOutput {
 template <class L, class Visit>
 __device__ void visit_outputs(int first, int last, int rows, Visit visit) {
   constexpr int all = L::together * L::outputs;
-#pragma unroll
+#pragma unroll 2
   for (int turn = 0; turn < (all + L::threads - 1) / L::threads; ++turn) {
     const int i = turn * L::threads + static_cast<int>(threadIdx.x);
     const ManyOutput output{first + i / L::outputs, i / L::outputs, i % tile_rows, i / tile_rows % L::rows,

@@ -23,9 +23,8 @@ using RouterLayout = ManyLayout<K, R, router_planes, router_planes>;
 
 /// Blocks 0 .. tiles of the shared expert have one each; the others have a row of router tiles.
 template <int K, int R, int Experts>
-__global__ __launch_bounds__(RouterLayout<K, R>::threads, 1) void router_many_kernel(DeviceLayer layer,
-                                                                                     DecodeState state,
-                                                                                     int rows) {
+__global__ __launch_bounds__(RouterLayout<K, R>::threads,
+                             1) void router_many_kernel(DeviceLayer layer, DecodeState state, int rows) {
   using L = RouterLayout<K, R>;
   extern __shared__ __align__(16) unsigned char raw[];
   auto& shared = *reinterpret_cast<typename L::Shared*>(raw);
@@ -44,8 +43,8 @@ __global__ __launch_bounds__(RouterLayout<K, R>::threads, 1) void router_many_ke
         if (is_router) {
           const int expert = (block - tiles) * tile_rows + at.r;
           if (at.place != 0 || expert > Experts) return;
-          const float high = sum_partials<L::warps>(
-              &shared.partials[0][1][0][partial_index(at.r, at.row)], L::outputs);
+          const float high =
+              sum_partials<L::warps>(&shared.partials[0][1][0][partial_index(at.r, at.row)], L::outputs);
           state.router[at.row * (Experts + 1) + expert] = (sum(at.r) + high) * factor;
         } else {
           constexpr int channels = tile_rows / 2;  // of the tile
@@ -166,8 +165,8 @@ struct GateUpShared {
 
 /// The first halves: blocks have even shares of the tiles of all groups.
 template <int K>
-__global__ __launch_bounds__(GateUpShared<K>::warps* warp_threads, 2) void gate_up_many_kernel(
-    DeviceLayer layer, DecodeState state) {
+__global__ __launch_bounds__(GateUpShared<K>::warps* warp_threads,
+                             2) void gate_up_many_kernel(DeviceLayer layer, DecodeState state) {
   using Shared = GateUpShared<K>;
   constexpr int warps = Shared::warps;
   constexpr int channels = tile_rows / 2;  // of a tile
@@ -271,9 +270,11 @@ __global__ __launch_bounds__(down_warps* warp_threads, 2) void down_many_kernel(
   const int part = warp % P::warps;
   const int tile_of_step = warp / P::warps;
 
-  const int count = *state.group_count;
-  for (int i = static_cast<int>(threadIdx.x); i < count; i += down_warps * warp_threads)
-    shared.groups[i] = state.groups[i];
+  const int count = __ldcg(state.group_count);
+  for (int i = static_cast<int>(threadIdx.x); i < count; i += down_warps * warp_threads) {
+    const uint2 group = __ldcg(reinterpret_cast<const uint2*>(state.groups) + i);
+    shared.groups[i] = *reinterpret_cast<const ExpertGroup*>(&group);
+  }
   const int first = first_of_share(count * steps, static_cast<int>(gridDim.x), static_cast<int>(blockIdx.x));
   const int last =
       first_of_share(count * steps, static_cast<int>(gridDim.x), static_cast<int>(blockIdx.x) + 1);
@@ -342,8 +343,9 @@ struct CombineShared {
 /// A block has a tile of the shared expert's second half, a warp a part of it for four rows, and then of the
 /// sum. All but the answers is older than the predecessor.
 template <class Model>
-__global__ __launch_bounds__(CombineShared<Model>::warps* warp_threads) void combine_kernel(
-    DeviceLayer layer, DecodeState state, int rows) {
+__global__ __launch_bounds__(CombineShared<Model>::warps* warp_threads) void combine_kernel(DeviceLayer layer,
+                                                                                            DecodeState state,
+                                                                                            int rows) {
   constexpr Shape S = Model::shape;
   constexpr int K = S.shared_expert_hidden;
   using Shared = CombineShared<Model>;
@@ -356,9 +358,9 @@ __global__ __launch_bounds__(CombineShared<Model>::warps* warp_threads) void com
   const int part = warp % P::warps;
   const int first_row = warp / P::warps * group_rows;
   if (first_row < rows) {
-    shared.staged[warp].copy(
-        layer.shared_down.data +
-        (static_cast<std::size_t>(tile) * P::groups + part * P::groups_of_part) * tile_bytes);
+    shared.staged[warp].copy(layer.shared_down.data +
+                             (static_cast<std::size_t>(tile) * P::groups + part * P::groups_of_part) *
+                                 tile_bytes);
     commit_copies();
     const int mine = min(first_row + lane_id() % group_rows, rows - 1);
     const float factor = sigmoid(__ldcg(state.router + mine * (S.experts + 1) + S.experts)) / inner_factor;

@@ -67,8 +67,7 @@ __global__ __launch_bounds__(L::threads, 1) void output_many_kernel(Tiles w, con
             [&](int row, float(&values)[8]) {
               if constexpr (Heads > 0) {
                 const int head = column / Shape::delta_head_dim;
-                const float4 s =
-                    reinterpret_cast<const float4*>(squares)[(first_row + row) * Heads + head];
+                const float4 s = reinterpret_cast<const float4*>(squares)[(first_row + row) * Heads + head];
                 const float factor =
                     1.0F / sqrtf((s.x + s.y + s.z + s.w) / Shape::delta_head_dim + rms_norm_epsilon);
 #pragma unroll
@@ -106,10 +105,9 @@ template <class Model>
 void many_project(cudaStream_t stream, const DeviceLayer& layer, const DecodeState& state, int rows) {
   with_many_rows(rows, [&](auto r) {
     using L = ManyLayout<Model::shape.hidden, r(), stages, together>;
-    launch_large(
-        stream, {dim3(blocks_of(layer.in.rows / tile_rows)), L::threads, sizeof(typename L::Shared)},
-        project_many_kernel<L, false>, layer.in, layer.input_norm, state.x, state.projected, layer.in.rows,
-        state.slots, rows);
+    launch_large(stream, {dim3(blocks_of(layer.in.rows / tile_rows)), L::threads, sizeof(typename L::Shared)},
+                 project_many_kernel<L, false>, layer.in, layer.input_norm, state.x, state.projected,
+                 layer.in.rows, state.slots, rows);
   });
 }
 
@@ -129,10 +127,10 @@ template <class Model>
 void many_head(cudaStream_t stream, const DeviceWeights& weights, const DecodeState& state, int rows) {
   with_many_rows(rows, [&](auto r) {
     using L = ManyLayout<Model::shape.hidden, r(), stages, together>;
-    launch_large(
-        stream, {dim3(blocks_of(weights.head.rows / tile_rows)), L::threads, sizeof(typename L::Shared)},
-        project_many_kernel<L, true>, weights.head, weights.norm, state.x, state.logits,
-        Model::shape.vocabulary, state.slots, rows);
+    launch_large(stream,
+                 {dim3(blocks_of(weights.head.rows / tile_rows)), L::threads, sizeof(typename L::Shared)},
+                 project_many_kernel<L, true>, weights.head, weights.norm, state.x, state.logits,
+                 Model::shape.vocabulary, state.slots, rows);
   });
 }
 
