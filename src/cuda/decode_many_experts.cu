@@ -164,20 +164,21 @@ struct GateUpShared {
 };
 
 /// The first halves: blocks have even shares of the tiles of all groups.
-template <int K>
-__global__ __launch_bounds__(GateUpShared<K>::warps* warp_threads,
+template <class Model>
+__global__ __launch_bounds__(GateUpShared<Model::shape.hidden>::warps* warp_threads,
                              2) void gate_up_many_kernel(DeviceLayer layer, DecodeState state) {
+  constexpr int K = Model::shape.hidden;
   using Shared = GateUpShared<K>;
   constexpr int warps = Shared::warps;
-  constexpr int channels = tile_rows / 2;  // of a tile
+  constexpr int channels = tile_rows / 2;                            // of a tile
+  constexpr int tiles = 2 * Model::shape.expert_hidden / tile_rows;  // of an expert
+  constexpr std::size_t expert_bytes = tiled_bytes(tiles * tile_rows, K);
   static_assert(channels * group_rows == warp_threads);
   extern __shared__ __align__(16) unsigned char raw[];
   auto& shared = *reinterpret_cast<Shared*>(raw);
   const int part = warp_id();
   const int column = (part * warp_threads + lane_id()) * 8;
   const float* const gain = layer.post_attention_norm;
-  const int tiles = layer.expert_gate_up.rows / tile_rows;
-  const std::size_t expert_bytes = tiled_bytes(layer.expert_gate_up.rows, K);
   const std::byte* const mine = layer.expert_gate_up.data + part * groups_of_warp * tile_bytes;
   wait_for_predecessor();
   release_successor();
@@ -418,7 +419,7 @@ void many_experts(cudaStream_t stream, const DeviceLayer& layer, const DecodeSta
   launch_chained(stream, {dim3(1), choice_threads}, choice_kernel<S.experts>, state, rows);
   using GateUp = GateUpShared<S.hidden>;
   launch_large(stream, {dim3(group_blocks), GateUp::warps * warp_threads, sizeof(GateUp)},
-               gate_up_many_kernel<S.hidden>, layer, state);
+               gate_up_many_kernel<Model>, layer, state);
   launch_large(stream,
                {dim3(group_blocks), down_warps * warp_threads, sizeof(DownManyShared<S.expert_hidden>)},
                down_many_kernel<Model>, layer, state);
