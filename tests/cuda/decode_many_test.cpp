@@ -1,0 +1,433 @@
+// Decode of many rows: each has the bits that it has alone, experts choose as a sort does, and a sum over
+// experts is what plain loops in double make it.
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <cstring>
+#include <functional>
+#include <map>
+#include <memory>
+#include <numeric>
+#include <random>
+#include <span>
+#include <string>
+#include <vector>
+
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include "cuda/arrays.h"
+#include "cuda/decode.h"
+#include "cuda/gemm_matrices.h"
+
+namespace calla::cuda {
+namespace {
+
+constexpr int top = Shape::experts_per_token;
+
+template <class Model>
+class DecodeMany : public testing::Test {};
+struct ModelNames {
+  template <class Model>
+  static std::string GetName(int) {
+    return same_model(Model::shape, demo) ? "Demo" : "Qwen36";
+  }
+};
+using Models = testing::Types<Demo, Qwen36>;
+TYPED_TEST_SUITE(DecodeMany, Models, ModelNames);
+
+std::size_t size(int extent) { return static_cast<std::size_t>(extent); }
+
+std::vector<float> normal_values(int count, float mean, float deviation, unsigned seed) {
+  std::mt19937 random(seed);
+  std::normal_distribution<float> distribution(mean, deviation);
+  std::vector<float> values(size(count));
+  for (float& value : values) value = distribution(random);
+  return values;
+}
+
+/// A layer and a head of random weights.
+template <class Model>
+struct Layer {
+  static constexpr Shape S = Model::shape;
+  static constexpr int router_rows = 2 * tile_rows * tiles_of_rows(S.experts + 1);
+
+  RandomMatrices router{1, router_rows, S.hidden,
+                        1};  // each tile of low halves has one of high halves behind
+  RandomMatrices shared_gate_up{1, 2 * S.shared_expert_hidden, S.hidden, 2};
+  RandomMatrices shared_down{1, S.hidden, S.shared_expert_hidden, 3};
+  RandomMatrices gate_up{S.experts, 2 * S.expert_hidden, S.hidden, 4};
+  RandomMatrices down{S.experts, S.hidden, S.expert_hidden, 5};
+  RandomMatrices in{1, projected_columns<S>(), S.hidden, 6};
+  RandomMatrices out_delta{1, S.hidden, S.delta_value_dim(), 7};
+  RandomMatrices out_attention{1, S.hidden, S.attention_dim(), 8};
+  std::vector<float> gain = normal_values(S.hidden, 1, 0.2F, 9);
+  DeviceArray<float> device_gain = on_device(gain);
+  std::vector<DeviceArray<std::uint8_t>> memory;
+  DeviceLayer layer;
+  DeviceWeights weights;
+
+  Layer() {
+    const auto tiles = [&](const RandomMatrices& m) { return Tiles{packed(m), m.rows, m.columns}; };
+    layer.input_norm = device_gain.data();
+    layer.post_attention_norm = device_gain.data();
+    layer.router_tiles = tiles(router);
+    layer.shared_gate_up = tiles(shared_gate_up);
+    layer.shared_down = tiles(shared_down);
+    layer.expert_gate_up = {packed(gate_up), S.experts, gate_up.rows, gate_up.columns};
+    layer.expert_down = {packed(down), S.experts, down.rows, down.columns};
+    layer.in = tiles(in);
+    weights.norm = device_gain.data();
+    weights.head = {layer.in.data, S.vocabulary < in.rows ? S.vocabulary : in.rows, S.hidden};
+    delta = tiles(out_delta);
+    attention = tiles(out_attention);
+  }
+  Tiles delta;
+  Tiles attention;
+
+ private:
+  const std::byte* packed(const RandomMatrices& matrices) {
+    memory.push_back(on_device(matrices.pack()));
+    return reinterpret_cast<const std::byte*>(memory.back().data());
+  }
+};
+
+template <class Model>
+const Layer<Model>& layer() {
+  static const Layer<Model> only;
+  return only;
+}
+
+/// What rows come with, [row][...].
+struct Inputs {
+  std::vector<std::vector<float>> x;
+  std::vector<std::vector<float>> mixed;
+  std::vector<std::vector<float>> squares;
+};
+
+template <class Model>
+Inputs inputs(int rows) {
+  constexpr Shape S = Model::shape;
+  Inputs all;
+  for (int row = 0; row < rows; ++row) {
+    const auto seed = static_cast<unsigned>(100 * row);
+    all.x.push_back(normal_values(S.hidden, 0.1F, 1 + static_cast<float>(row), seed));
+    all.mixed.push_back(normal_values(mixed_columns<S>(), 0, 2, seed + 1));
+    std::vector<float> squares = normal_values(S.delta_value_heads * 4, 100, 10, seed + 2);
+    all.squares.push_back(squares);
+  }
+  return all;
+}
+
+/// Device memory of a step in which row i has the inputs `chosen[i]` and slot i; all else is poisoned.
+template <class Model>
+struct Step {
+  static constexpr Shape S = Model::shape;
+  DeviceArray<int> slots;
+  DeviceArray<int> active;
+  DeviceArray<float> x = poisoned<float>(size(most_rows * S.hidden));
+  DeviceArray<float> mixed = poisoned<float>(size(most_rows * mixed_columns<S>()));
+  DeviceArray<float> squares = poisoned<float>(size(most_rows * S.delta_value_heads * 4));
+  DeviceArray<float> projected = poisoned<float>(size(most_rows * projected_columns<S>()));
+  DeviceArray<float> router = poisoned<float>(size(most_rows * (S.experts + 1)));
+  DeviceArray<float> inner = poisoned<float>(size(most_rows * top * S.expert_hidden));
+  DeviceArray<float> shared = poisoned<float>(size(most_rows * S.shared_expert_hidden));
+  DeviceArray<float> shares = poisoned<float>(size(most_rows * top));
+  DeviceArray<float> answers = poisoned<float>(size(most_rows * answer_columns<S>()));
+  DeviceArray<float> logits = poisoned<float>(size(most_rows * S.vocabulary));
+  DeviceArray<ExpertGroup> groups = poisoned<ExpertGroup>(most_groups);
+  DeviceArray<int> group_count = poisoned<int>(1);
+  DecodeState state;
+
+  Step(const Inputs& all, const std::vector<int>& chosen, const std::vector<int>& idle = {},
+       int mixed_width = mixed_columns<S>()) {
+    std::vector<int> row_slots(most_rows, -1);
+    std::vector<int> row_active(most_rows, 0);
+    const auto put = [](const DeviceArray<float>& array, int row, std::span<const float> values) {
+      upload(array.data() + size(row) * values.size(), values.data(), values.size_bytes());
+    };
+    for (int row = 0; row < static_cast<int>(chosen.size()); ++row) {
+      const std::size_t from = size(chosen[size(row)]);
+      put(x, row, all.x[from]);
+      put(mixed, row, std::span(all.mixed[from]).first(size(mixed_width)));
+      put(squares, row, all.squares[from]);
+      row_slots[size(row)] = row;
+      row_active[size(row)] = 1;
+    }
+    for (const int row : idle) row_active[size(row)] = 0;
+    slots = on_device(row_slots);
+    active = on_device(row_active);
+    state.slots = slots.data();
+    state.active = active.data();
+    state.x = x.data();
+    state.mixed = mixed.data();
+    state.squares = squares.data();
+    state.projected = projected.data();
+    state.router = router.data();
+    state.inner = inner.data();
+    state.shared = shared.data();
+    state.shares = shares.data();
+    state.answers = answers.data();
+    state.logits = logits.data();
+    state.groups = groups.data();
+    state.group_count = group_count.data();
+  }
+
+  static std::vector<float> row_of(const DeviceArray<float>& array, int row, int columns) {
+    return on_host(array.data() + size(row) * size(columns), size(columns));
+  }
+};
+
+std::vector<int> first_rows(int count) {
+  std::vector<int> rows(size(count));
+  std::iota(rows.begin(), rows.end(), 0);
+  return rows;
+}
+
+/// What a stage gives for a row, [columns] of the array it writes.
+template <class Model>
+struct Stage {
+  const char* name;
+  std::function<void(const DecodeState&, int rows)> run;
+  std::function<std::vector<float>(const Step<Model>&, int row)> result;
+  int mixed_width = mixed_columns<Model::shape>();  // of a row of the mixer's output
+};
+
+template <class Model>
+std::vector<Stage<Model>> stages() {
+  const auto x = [](const Step<Model>& step, int row) {
+    return step.row_of(step.x, row, Model::shape.hidden);
+  };
+  const auto output = [](bool is_attention) {
+    return [is_attention](const DecodeState& state, int rows) {
+      DeviceLayer with_out = layer<Model>().layer;
+      with_out.out = is_attention ? layer<Model>().attention : layer<Model>().delta;
+      decode_output<Model>(nullptr, with_out, is_attention, state, rows);
+    };
+  };
+  return {
+      {"project",
+       [](const DecodeState& state, int rows) {
+         decode_project<Model>(nullptr, layer<Model>().layer, state, rows);
+       },
+       [](const Step<Model>& step, int row) {
+         return step.row_of(step.projected, row, projected_columns<Model::shape>());
+       }},
+      {"output of DeltaNet", output(false), x, Model::shape.delta_value_dim()},
+      {"output of attention", output(true), x, Model::shape.attention_dim()},
+      {"experts",
+       [](const DecodeState& state, int rows) {
+         decode_experts<Model>(nullptr, layer<Model>().layer, state, rows);
+       },
+       x},
+      {"head",
+       [](const DecodeState& state, int rows) {
+         decode_head<Model>(nullptr, layer<Model>().weights, state, rows);
+       },
+       [](const Step<Model>& step, int row) {
+         std::vector<float> logits = step.row_of(step.logits, row, Model::shape.vocabulary);
+         logits.resize(size(layer<Model>().weights.head.rows));
+         return logits;
+       }},
+  };
+}
+
+bool all_finite(const std::vector<float>& values) {
+  return std::all_of(values.begin(), values.end(), [](float value) { return std::isfinite(value); });
+}
+
+/// The first element of `got` that has other bits, for people.
+std::string difference(const std::vector<float>& got, const std::vector<float>& expected) {
+  for (std::size_t i = 0; i < got.size(); ++i) {
+    if (std::memcmp(&got[i], &expected[i], sizeof(float)) != 0)
+      return fmt::format("element {} of {}: {} for {}", i, got.size(), got[i], expected[i]);
+  }
+  return "none";
+}
+
+template <class Model>
+void expect_rows_as_alone(const Inputs& all) {
+  for (const Stage<Model>& stage : stages<Model>()) {
+    std::vector<std::vector<float>> alone;
+    for (int row = 0; row < most_rows; ++row) {
+      const Step<Model> step(all, {row}, {}, stage.mixed_width);
+      stage.run(step.state, 1);
+      alone.push_back(stage.result(step, 0));
+      ASSERT_TRUE(all_finite(alone.back())) << stage.name << ", row " << row << " alone";
+    }
+    for (const int rows : {2, 4, 5, 7, 8, 9, 13, 16}) {
+      const Step<Model> step(all, first_rows(rows), {}, stage.mixed_width);
+      stage.run(step.state, rows);
+      for (int row = 0; row < rows; ++row) {
+        ASSERT_EQ(difference(stage.result(step, row), alone[size(row)]), "none")
+            << stage.name << ", row " << row << " of " << rows;
+      }
+    }
+  }
+}
+
+TYPED_TEST(DecodeMany, RowsHaveTheBitsOfOneAlone) {
+  expect_rows_as_alone<TypeParam>(inputs<TypeParam>(most_rows));
+}
+
+/// Rows that are alike go to the same experts, which then have more than four.
+template <class Model>
+Inputs alike() {
+  Inputs all = inputs<Model>(most_rows);
+  for (int row = 0; row < most_rows; ++row) {
+    if (row % 5 != 4) all.x[size(row)] = all.x[0];
+  }
+  return all;
+}
+
+TYPED_TEST(DecodeMany, RowsThatAreAlikeHaveTheBitsOfOneAlone) {
+  expect_rows_as_alone<TypeParam>(alike<TypeParam>());
+}
+
+TYPED_TEST(DecodeMany, IdleRowsGoToNoExpert) {
+  using Model = TypeParam;
+  const Inputs all = inputs<Model>(most_rows);
+  const auto run = [&](const std::vector<int>& idle) {
+    auto step = std::make_unique<Step<Model>>(all, first_rows(11), idle);
+    decode_experts<Model>(nullptr, layer<Model>().layer, step->state, most_rows);
+    return step;
+  };
+  const std::vector<int> idle{1, 2, 10};
+  const auto whole = run({});
+  const auto some = run(idle);
+  EXPECT_LT(on_host(some->group_count)[0], on_host(whole->group_count)[0]) << "idle rows go to no expert";
+  for (int row = 0; row < 11; ++row) {
+    if (std::find(idle.begin(), idle.end(), row) != idle.end()) continue;
+    EXPECT_EQ(difference(some->row_of(some->x, row, Model::shape.hidden),
+                         whole->row_of(whole->x, row, Model::shape.hidden)),
+              "none")
+        << row;
+  }
+}
+
+/// A row's experts by its logits, the lower id first among equals, and their shares.
+struct Choice {
+  std::vector<int> experts;
+  std::vector<double> shares;
+};
+Choice choice_of(const float* logits, int experts) {
+  Choice choice{.experts = std::vector<int>(size(experts)), .shares = {}};
+  std::iota(choice.experts.begin(), choice.experts.end(), 0);
+  std::stable_sort(choice.experts.begin(), choice.experts.end(),
+                   [&](int a, int b) { return logits[a] > logits[b]; });
+  choice.experts.resize(top);
+  double total = 0;
+  for (const int e : choice.experts) total += std::exp(double{logits[e]} - logits[choice.experts[0]]);
+  for (const int e : choice.experts)
+    choice.shares.push_back(std::exp(double{logits[e]} - logits[choice.experts[0]]) / total);
+  return choice;
+}
+
+template <class Model>
+void expect_groups_as_sorted(const Inputs& all) {
+  constexpr Shape S = Model::shape;
+  for (const int rows : {5, 16}) {
+    const Step<Model> step(all, first_rows(rows));
+    decode_experts<Model>(nullptr, layer<Model>().layer, step.state, rows);
+    const std::vector<float> logits = on_host(step.router);
+    const std::vector<float> shares = on_host(step.shares);
+    std::map<int, std::vector<int>> picks;  // of each expert
+    for (int row = 0; row < rows; ++row) {
+      const Choice choice = choice_of(&logits[size(row * (S.experts + 1))], S.experts);
+      for (int i = 0; i < top; ++i) {
+        picks[choice.experts[size(i)]].push_back(row * top + i);
+        EXPECT_NEAR(shares[size(row * top + i)], choice.shares[size(i)], 1e-6) << row << ' ' << i;
+      }
+    }
+    const int count = on_host(step.group_count)[0];
+    ASSERT_LE(count, most_groups);
+    const std::vector<ExpertGroup> groups = on_host(step.groups.data(), size(std::max(count, 0)));
+    std::size_t at = 0;
+    for (const auto& [expert, of_expert] : picks) {
+      for (std::size_t first = 0; first < of_expert.size(); first += group_rows, ++at) {
+        ASSERT_LT(at, groups.size());
+        EXPECT_EQ(groups[at].expert, expert);
+        ASSERT_EQ(groups[at].count, std::min<std::size_t>(group_rows, of_expert.size() - first));
+        for (std::size_t i = 0; i < groups[at].count; ++i)
+          EXPECT_EQ(groups[at].picks[i], of_expert[first + i]) << "expert " << expert;
+      }
+    }
+    EXPECT_EQ(at, groups.size());
+  }
+}
+
+TYPED_TEST(DecodeMany, RowsOfAnExpertAreTogether) {
+  expect_groups_as_sorted<TypeParam>(inputs<TypeParam>(most_rows));
+  expect_groups_as_sorted<TypeParam>(alike<TypeParam>());
+}
+
+/// silu(gate x) * up x for a matrix of gate and up rows.
+std::vector<double> swiglu(const RandomMatrices& w, int expert, const std::vector<double>& x) {
+  std::vector<double> row;
+  std::vector<double> products;
+  for (int r = 0; r < w.rows; ++r) {
+    w.row_of(expert, r, row);
+    products.push_back(std::inner_product(row.begin(), row.end(), x.begin(), 0.0));
+  }
+  std::vector<double> inner;
+  for (int channel = 0; channel < w.rows / 2; ++channel) {
+    const double gate = products[size(channel / 8 * 16 + channel % 8)];
+    const double up = products[size(channel / 8 * 16 + 8 + channel % 8)];
+    inner.push_back(gate / (1 + std::exp(-gate)) * up);
+  }
+  return inner;
+}
+
+TYPED_TEST(DecodeMany, ExpertsAsInDouble) {
+  using Model = TypeParam;
+  constexpr Shape S = Model::shape;
+  const Layer<Model>& w = layer<Model>();
+  const Inputs all = inputs<Model>(most_rows);
+  const Step<Model> step(all, first_rows(most_rows));
+  decode_experts<Model>(nullptr, w.layer, step.state, most_rows);
+  for (const int row : {0, 6, 15}) {
+    const std::vector<float>& x = all.x[size(row)];
+    double squares = 0;
+    for (const float value : x) squares += double{value} * value;
+    std::vector<double> normed;
+    for (std::size_t i = 0; i < x.size(); ++i)
+      normed.push_back(x[i] * w.gain[i] / std::sqrt(squares / S.hidden + rms_norm_epsilon));
+    std::vector<float> logits;
+    std::vector<double> low;
+    std::vector<double> high;
+    for (int e = 0; e <= S.experts; ++e) {
+      const int first = e / tile_rows * 2 * tile_rows + e % tile_rows;
+      w.router.row_of(0, first, low);
+      w.router.row_of(0, first + tile_rows, high);
+      logits.push_back(static_cast<float>(std::inner_product(low.begin(), low.end(), normed.begin(), 0.0) +
+                                          std::inner_product(high.begin(), high.end(), normed.begin(), 0.0)));
+    }
+    const Choice choice = choice_of(logits.data(), S.experts);
+    std::vector<double> expected(x.begin(), x.end());
+    std::vector<double> weights;
+    const auto add = [&](const RandomMatrices& down, int expert, const std::vector<double>& inner,
+                         double share) {
+      for (int r = 0; r < S.hidden; ++r) {
+        down.row_of(expert, r, weights);
+        expected[size(r)] += share * std::inner_product(weights.begin(), weights.end(), inner.begin(), 0.0);
+      }
+    };
+    for (int i = 0; i < top; ++i) {
+      const int expert = choice.experts[size(i)];
+      add(w.down, expert, swiglu(w.gate_up, expert, normed), choice.shares[size(i)]);
+    }
+    add(w.shared_down, 0, swiglu(w.shared_gate_up, 0, normed), 1 / (1 + std::exp(-double{logits.back()})));
+    const std::vector<float> got = step.row_of(step.x, row, S.hidden);
+    double wrong = 0;
+    double norm = 0;
+    for (std::size_t i = 0; i < got.size(); ++i) {
+      wrong += (got[i] - expected[i]) * (got[i] - expected[i]);
+      norm += (expected[i] - x[i]) * (expected[i] - x[i]);
+    }
+    // Activations of 22 bits, sums of float32, and shares that turn on a difference of logits.
+    EXPECT_LT(std::sqrt(wrong / norm), 1e-4) << "row " << row;
+  }
+}
+
+}  // namespace
+}  // namespace calla::cuda
