@@ -1,9 +1,10 @@
 // Gated full attention of decode: one token of each row against its pages.
 //
 //   q, k = turned (RoPE) norms;  o = softmax(q K' / 16) V;  mixed = sigmoid(gate) o
-// Shapes: a block has a split of the positions for a KV head of a row: whole tiles of 64 keys, so many that
-// all splits together cover the context; a warp takes eight keys of each tile for the eight query heads that
-// share them. Then one block a head merges the splits. Where splits begin depends on the position alone.
+// Shapes: a split of the positions is whole tiles of 64 keys, so many that all splits together cover the
+// context; a block has one of them for a KV head of a row, and with more rows several, `gridDim.x` apart; a
+// warp takes eight keys of each tile for the eight query heads that share them. Then one block a head merges
+// the splits. Where splits begin depends on the position alone.
 // Rounding: keys and values are bfloat16; queries are split into two bfloat16 (17 bits), in the two halves of
 // the matrix instruction's 16 rows; softmax and the sum over values are float32.
 // Bytes moved: 1 KB a position and KV head, once. Bound by them from some thousand positions on, before by
@@ -115,7 +116,8 @@ __global__ __launch_bounds__(threads, 1) void attention_kernel(DeviceLayer layer
   static_assert(S.attention_heads == heads_of_block * S.kv_heads);
   extern __shared__ __align__(16) unsigned char raw[];
   SharedMemory& shared = *reinterpret_cast<SharedMemory*>(raw);
-  const int split = static_cast<int>(blockIdx.x);
+  const auto first_split = static_cast<int>(blockIdx.x);
+  const auto step = static_cast<int>(gridDim.x);  // from a split of the block to its next
   const int kv_head = static_cast<int>(blockIdx.y);
   const int row = static_cast<int>(blockIdx.z);
   const int warp = warp_id();
@@ -125,13 +127,11 @@ __global__ __launch_bounds__(threads, 1) void attention_kernel(DeviceLayer layer
   const int slot = state.slots[row];
   const int position = slot < 0 ? 0 : state.positions[slot] - 1;
   const Splits splits(position + 1);
-  const int first_tile = split * splits.of_split;
-  if (slot < 0 || state.active[row] == 0 || first_tile >= splits.tiles) {
+  if (slot < 0 || state.active[row] == 0 || first_split >= splits.count()) {
     release_successor();
     wait_for_predecessor();
     return;
   }
-  const int last_tile = min(first_tile + splits.of_split, splits.tiles);
   const PageTable pages = state.pages[slot];
   const std::size_t keys_offset = page_offset<S>(attention_layer, kv_head, 0);
   const std::size_t values_offset = page_offset<S>(attention_layer, kv_head, 1);
@@ -144,8 +144,9 @@ __global__ __launch_bounds__(threads, 1) void attention_kernel(DeviceLayer layer
   };
   uint4 keys[8];
   // All but the token's own key is there already.
-  const bool early = first_tile + 1 < splits.tiles;
-  if (early) load_keys(keys, keys_at(first_tile) + keys_offset);
+  const int begin = first_split * splits.of_split;
+  const bool early = begin + 1 < splits.tiles;
+  if (early) load_keys(keys, keys_at(begin) + keys_offset);
   release_successor();
   wait_for_predecessor();
 
@@ -158,7 +159,7 @@ __global__ __launch_bounds__(threads, 1) void attention_kernel(DeviceLayer layer
     shared.queries[lane / 4 * 2][warp * 4 + lane % 4] = query_fragment(q);
     shared.queries[lane / 4 * 2 + 1][warp * 4 + lane % 4] = query_fragment(q + 4);
   }
-  if (last_tile == splits.tiles) {
+  if ((splits.count() - 1 - first_split) % step == 0) {
     // The token's own key and value, which this block is the first to read.
     __nv_bfloat16* const page = pages[position / page_positions];
     const std::size_t at = static_cast<std::size_t>(position % page_positions) * head_dim;
@@ -177,99 +178,107 @@ __global__ __launch_bounds__(threads, 1) void attention_kernel(DeviceLayer layer
 
   const int g = lane / 4;
   const int t = lane % 4;
-  float peak = -INFINITY;  // of query head g, as are correction and sum
-  float sum = 0;
-  float output[heads_of_block][lane_dims] = {};
-  if (!early) load_keys(keys, keys_at(first_tile) + keys_offset);
-  for (int tile = first_tile; tile < last_tile; ++tile) {
-    uint4 values[8];
-    load_values(values, keys_at(tile) + values_offset);
-    float parts[4][4] = {};  // sums that do not wait for each other
+  if (!early) load_keys(keys, keys_at(begin) + keys_offset);
+  for (int split = first_split; split < splits.count(); split += step) {
+    const int first_tile = split * splits.of_split;
+    const int last_tile = min(first_tile + splits.of_split, splits.tiles);
+    if (split != first_split) __syncthreads();  // the last one has been read
+    float peak = -INFINITY;                     // of query head g, as are correction and sum
+    float sum = 0;
+    float output[heads_of_block][lane_dims] = {};
+    for (int tile = first_tile; tile < last_tile; ++tile) {
+      uint4 values[8];
+      load_values(values, keys_at(tile) + values_offset);
+      float parts[4][4] = {};  // sums that do not wait for each other
 #pragma unroll
-    for (int chunk = 0; chunk < 8; ++chunk) {
-      const uint4 a0 = shared.queries[2 * chunk][lane];
-      const uint4 a1 = shared.queries[2 * chunk + 1][lane];
-      mma_16816_bf16(parts[chunk % 2 * 2], {a0.x, a0.y, a0.z, a0.w}, keys[chunk].x, keys[chunk].y);
-      mma_16816_bf16(parts[chunk % 2 * 2 + 1], {a1.x, a1.y, a1.z, a1.w}, keys[chunk].z, keys[chunk].w);
-    }
-    const auto score = [&](int i) { return parts[0][i] + parts[1][i] + (parts[2][i] + parts[3][i]); };
-    if (tile + 1 < last_tile) load_keys(keys, keys_at(tile + 1) + keys_offset);
-
-    const int key = tile * tile_keys + warp * warp_keys + 2 * t;
-    const float score0 = key <= position ? score(0) + score(2) : -INFINITY;
-    const float score1 = key + 1 <= position ? score(1) + score(3) : -INFINITY;
-    float highest = fmaxf(score0, score1);
-    highest = fmaxf(highest, __shfl_xor_sync(0xFFFFFFFFU, highest, 1));
-    highest = fmaxf(highest, __shfl_xor_sync(0xFFFFFFFFU, highest, 2));
-    const float next_peak = fmaxf(peak, highest);
-    const bool empty = next_peak == -INFINITY;  // the warp has had no key yet
-    const float correction = empty ? 1.0F : exp2f(peak - next_peak);
-    const float weight0 = empty ? 0.0F : exp2f(score0 - next_peak);
-    const float weight1 = empty ? 0.0F : exp2f(score1 - next_peak);
-    sum = sum * correction + weight0 + weight1;
-    const bool corrects = __any_sync(0xFFFFFFFFU, next_peak != peak) != 0;
-    peak = next_peak;
-    shared.weights[warp][2 * t][g] = weight0;
-    shared.weights[warp][2 * t + 1][g] = weight1;
-    if (t == 0) shared.corrections[warp][g] = correction;
-    __syncwarp();
-    if (corrects) {
-#pragma unroll
-      for (int h = 0; h < heads_of_block; ++h) {
-        const float factor = shared.corrections[warp][h];
-#pragma unroll
-        for (float& value : output[h]) value *= factor;
+      for (int chunk = 0; chunk < 8; ++chunk) {
+        const uint4 a0 = shared.queries[2 * chunk][lane];
+        const uint4 a1 = shared.queries[2 * chunk + 1][lane];
+        mma_16816_bf16(parts[chunk % 2 * 2], {a0.x, a0.y, a0.z, a0.w}, keys[chunk].x, keys[chunk].y);
+        mma_16816_bf16(parts[chunk % 2 * 2 + 1], {a1.x, a1.y, a1.z, a1.w}, keys[chunk].z, keys[chunk].w);
       }
-    }
+      const auto score = [&](int i) { return parts[0][i] + parts[1][i] + (parts[2][i] + parts[3][i]); };
+      const int next_tile = tile + 1 < last_tile ? tile + 1 : (split + step) * splits.of_split;
+      if (next_tile < splits.tiles) load_keys(keys, keys_at(next_tile) + keys_offset);
+
+      const int key = tile * tile_keys + warp * warp_keys + 2 * t;
+      const float score0 = key <= position ? score(0) + score(2) : -INFINITY;
+      const float score1 = key + 1 <= position ? score(1) + score(3) : -INFINITY;
+      float highest = fmaxf(score0, score1);
+      highest = fmaxf(highest, __shfl_xor_sync(0xFFFFFFFFU, highest, 1));
+      highest = fmaxf(highest, __shfl_xor_sync(0xFFFFFFFFU, highest, 2));
+      const float next_peak = fmaxf(peak, highest);
+      const bool empty = next_peak == -INFINITY;  // the warp has had no key yet
+      const float correction = empty ? 1.0F : exp2f(peak - next_peak);
+      const float weight0 = empty ? 0.0F : exp2f(score0 - next_peak);
+      const float weight1 = empty ? 0.0F : exp2f(score1 - next_peak);
+      sum = sum * correction + weight0 + weight1;
+      const bool corrects = __any_sync(0xFFFFFFFFU, next_peak != peak) != 0;
+      peak = next_peak;
+      shared.weights[warp][2 * t][g] = weight0;
+      shared.weights[warp][2 * t + 1][g] = weight1;
+      if (t == 0) shared.corrections[warp][g] = correction;
+      __syncwarp();
+      if (corrects) {
 #pragma unroll
-    for (int k = 0; k < warp_keys; ++k) {
-      const std::uint32_t words[4] = {values[k].x, values[k].y, values[k].z, values[k].w};
+        for (int h = 0; h < heads_of_block; ++h) {
+          const float factor = shared.corrections[warp][h];
 #pragma unroll
-      for (int h = 0; h < heads_of_block; ++h) {
-        const float weight = shared.weights[warp][k][h];
-#pragma unroll
-        for (int i = 0; i < 4; ++i) {
-          output[h][2 * i] = fmaf(weight, __uint_as_float(words[i] << 16), output[h][2 * i]);
-          output[h][2 * i + 1] = fmaf(weight, __uint_as_float(words[i] & 0xFFFF0000U), output[h][2 * i + 1]);
+          for (float& value : output[h]) value *= factor;
         }
       }
-    }
-    __syncwarp();
-  }
-
-  // The warps' results become the block's, in the order of the warps.
-  sum += __shfl_xor_sync(0xFFFFFFFFU, sum, 1);
-  sum += __shfl_xor_sync(0xFFFFFFFFU, sum, 2);
-  if (t == 0) {
-    shared.peaks[warp][g] = peak;
-    shared.sums[warp][g] = sum;
-  }
 #pragma unroll
-  for (int h = 0; h < heads_of_block; ++h) {
-    auto* out = reinterpret_cast<float4*>(shared.outputs[warp][h]) + 2 * lane;
-    out[0] = {output[h][0], output[h][1], output[h][2], output[h][3]};
-    out[1] = {output[h][4], output[h][5], output[h][6], output[h][7]};
-  }
-  __syncthreads();
-  for (int h = 0; h < heads_of_block; ++h) {
-    float block_peak = shared.peaks[0][h];
-    for (int w = 1; w < warps; ++w) block_peak = fmaxf(block_peak, shared.peaks[w][h]);
-    float total = 0;
-    float value = 0;
-    for (int w = 0; w < warps; ++w) {
-      const float factor = exp2f(shared.peaks[w][h] - block_peak);
-      total = fmaf(factor, shared.sums[w][h], total);
-      value = fmaf(factor, shared.outputs[w][h][threadIdx.x], value);
+      for (int k = 0; k < warp_keys; ++k) {
+        const std::uint32_t words[4] = {values[k].x, values[k].y, values[k].z, values[k].w};
+#pragma unroll
+        for (int h = 0; h < heads_of_block; ++h) {
+          const float weight = shared.weights[warp][k][h];
+#pragma unroll
+          for (int i = 0; i < 4; ++i) {
+            output[h][2 * i] = fmaf(weight, __uint_as_float(words[i] << 16), output[h][2 * i]);
+            output[h][2 * i + 1] =
+                fmaf(weight, __uint_as_float(words[i] & 0xFFFF0000U), output[h][2 * i + 1]);
+          }
+        }
+      }
+      __syncwarp();
     }
-    float* const partial =
-        state.partials + ((static_cast<std::size_t>(row) * S.attention_heads + kv_head * heads_of_block + h) *
-                              attention_splits +
-                          split) *
-                             attention_partial_floats;
-    partial[threadIdx.x] = value;
-    if (threadIdx.x == 0) {
-      partial[head_dim] = block_peak;
-      partial[head_dim + 1] = total;
+
+    // The warps' results become the block's, in the order of the warps.
+    sum += __shfl_xor_sync(0xFFFFFFFFU, sum, 1);
+    sum += __shfl_xor_sync(0xFFFFFFFFU, sum, 2);
+    if (t == 0) {
+      shared.peaks[warp][g] = peak;
+      shared.sums[warp][g] = sum;
+    }
+#pragma unroll
+    for (int h = 0; h < heads_of_block; ++h) {
+      auto* out = reinterpret_cast<float4*>(shared.outputs[warp][h]) + 2 * lane;
+      out[0] = {output[h][0], output[h][1], output[h][2], output[h][3]};
+      out[1] = {output[h][4], output[h][5], output[h][6], output[h][7]};
+    }
+    __syncthreads();
+    for (int h = 0; h < heads_of_block; ++h) {
+      float block_peak = shared.peaks[0][h];
+      for (int w = 1; w < warps; ++w) block_peak = fmaxf(block_peak, shared.peaks[w][h]);
+      float total = 0;
+      float value = 0;
+      for (int w = 0; w < warps; ++w) {
+        const float factor = exp2f(shared.peaks[w][h] - block_peak);
+        total = fmaf(factor, shared.sums[w][h], total);
+        value = fmaf(factor, shared.outputs[w][h][threadIdx.x], value);
+      }
+      float* const partial =
+          state.partials +
+          ((static_cast<std::size_t>(row) * S.attention_heads + kv_head * heads_of_block + h) *
+               attention_splits +
+           split) *
+              attention_partial_floats;
+      partial[threadIdx.x] = value;
+      if (threadIdx.x == 0) {
+        partial[head_dim] = block_peak;
+        partial[head_dim + 1] = total;
+      }
     }
   }
 }
@@ -325,8 +334,12 @@ void decode_attention(cudaStream_t stream, const DeviceLayer& layer, int attenti
   check(cudaFuncSetAttribute(attention_kernel<Model>, cudaFuncAttributeMaxDynamicSharedMemorySize,
                              static_cast<int>(shared)),
         "asking for shared memory");
-  launch_chained(stream, {dim3(attention_splits, S.kv_heads, static_cast<unsigned>(rows)), threads, shared},
-                 attention_kernel<Model>, layer, state, attention_layer);
+  // As many blocks as for a row: an SM has room for one.
+  launch_chained(
+      stream,
+      {dim3(static_cast<unsigned>(attention_splits / rows), S.kv_heads, static_cast<unsigned>(rows)), threads,
+       shared},
+      attention_kernel<Model>, layer, state, attention_layer);
   launch_chained(stream, {dim3(S.attention_heads, static_cast<unsigned>(rows)), head_dim},
                  merge_kernel<Model>, state);
 }

@@ -5,8 +5,6 @@
 // even shares of the tiles, neighbours, and of those some on their way at any time. Each product and each sum
 // is made as decode_tiles.cuh makes it for a row alone.
 #pragma once
-#include <type_traits>
-
 #include "cuda/decode_groups.h"
 #include "cuda/decode_tiles.cuh"
 
@@ -142,16 +140,5 @@ __device__ void walk_many(const std::byte* matrix, int first, int last, typename
     });
   }
 }
-
-/// Calls launch(R as a constant) for a step of more than four rows.
-template <class Launch>
-void with_many_rows(int rows, Launch launch) {
-  constexpr int half = most_rows / 2;
-  if (rows <= half) return launch(std::integral_constant<int, half>());
-  launch(std::integral_constant<int, most_rows>());
-}
-
-// With this many blocks every SM of an H200 has one.
-inline constexpr int many_blocks = 132;
 
 }  // namespace calla::cuda

@@ -18,38 +18,46 @@
 namespace calla::cuda {
 namespace {
 
-template <int K, int R>
-using RouterLayout = ManyLayout<K, R, router_planes, router_planes>;
+// A block reads all activations of its rows, which are as many bytes as several tiles: so it has two tiles,
+// and half the rows.
+constexpr int router_rows = 8;
+template <int K>
+using RouterLayout = ManyLayout<K, router_rows, router_planes, router_planes>;
 
-/// Blocks 0 .. tiles of the shared expert have one each; the others have a row of router tiles.
-template <int K, int R, int Experts>
-__global__ __launch_bounds__(RouterLayout<K, R>::threads,
+/// The first blocks have two tiles of the shared expert each, the others a row of router tiles; blockIdx.y
+/// tells which rows.
+template <int K, int Experts>
+__global__ __launch_bounds__(RouterLayout<K>::threads,
                              1) void router_many_kernel(DeviceLayer layer, DecodeState state, int rows) {
-  using L = RouterLayout<K, R>;
+  using L = RouterLayout<K>;
   extern __shared__ __align__(16) unsigned char raw[];
   auto& shared = *reinterpret_cast<typename L::Shared*>(raw);
   const int tiles = layer.shared_gate_up.rows / tile_rows;
-  const int block = static_cast<int>(blockIdx.x);
-  const bool is_router = block >= tiles;
-  const int first = is_router ? (block - tiles) * router_planes : block;
+  const int router_block = static_cast<int>(blockIdx.x) - tiles / L::together;
+  const bool is_router = router_block >= 0;
+  const int first = (is_router ? router_block : static_cast<int>(blockIdx.x)) * L::together;
+  const int first_row = static_cast<int>(blockIdx.y) * L::rows;
+  const int block_rows = min(L::rows, rows - first_row);
   walk_many<L>(
-      is_router ? layer.router_tiles.data : layer.shared_gate_up.data, first,
-      first + (is_router ? router_planes : 1), shared, rows,
+      is_router ? layer.router_tiles.data : layer.shared_gate_up.data, first, first + L::together, shared,
+      block_rows,
       [&](auto& activations) {
-        fill_normed<L>(activations, shared, layer.post_attention_norm, state.x, rows);
+        fill_normed<L>(activations, shared, layer.post_attention_norm,
+                       state.x + static_cast<std::size_t>(first_row) * K, block_rows);
       },
       [&](const ManyOutput& at, auto sum) {
         const float factor = shared.factors[at.row];
+        const int row = first_row + at.row;
         if (is_router) {
-          const int expert = (block - tiles) * tile_rows + at.r;
+          const int expert = router_block * tile_rows + at.r;
           if (at.place != 0 || expert > Experts) return;
           const float high =
               sum_partials<L::warps>(&shared.partials[0][1][0][partial_index(at.r, at.row)], L::outputs);
-          state.router[at.row * (Experts + 1) + expert] = (sum(at.r) + high) * factor;
+          state.router[row * (Experts + 1) + expert] = (sum(at.r) + high) * factor;
         } else {
-          constexpr int channels = tile_rows / 2;  // of the tile
+          constexpr int channels = tile_rows / 2;  // of a tile
           if (at.r >= channels) return;
-          state.shared[at.row * (tiles * channels) + at.tile * channels + at.r] =
+          state.shared[row * (tiles * channels) + at.tile * channels + at.r] =
               silu(sum(at.r) * factor) * (sum(at.r + channels) * factor);
         }
       });
@@ -410,12 +418,14 @@ __global__ __launch_bounds__(CombineShared<Model>::warps* warp_threads) void com
 template <class Model>
 void many_experts(cudaStream_t stream, const DeviceLayer& layer, const DecodeState& state, int rows) {
   constexpr Shape S = Model::shape;
-  with_many_rows(rows, [&](auto r) {
-    using L = RouterLayout<S.hidden, r()>;
-    const int blocks = layer.shared_gate_up.rows / tile_rows + tiles_of_rows(S.experts + 1);
-    launch_large(stream, {dim3(static_cast<unsigned>(blocks)), L::threads, sizeof(typename L::Shared)},
-                 router_many_kernel<S.hidden, r(), S.experts>, layer, state, rows);
-  });
+  using Router = RouterLayout<S.hidden>;
+  static_assert(2 * S.shared_expert_hidden % (router_planes * tile_rows) == 0);
+  constexpr int router_blocks =
+      2 * S.shared_expert_hidden / tile_rows / router_planes + tiles_of_rows(S.experts + 1);
+  launch_large(stream,
+               {dim3(router_blocks, static_cast<unsigned>((rows + router_rows - 1) / router_rows)),
+                Router::threads, sizeof(typename Router::Shared)},
+               router_many_kernel<S.hidden, S.experts>, layer, state, rows);
   launch_chained(stream, {dim3(1), choice_threads}, choice_kernel<S.experts>, state, rows);
   using GateUp = GateUpShared<S.hidden>;
   launch_large(stream, {dim3(group_blocks), GateUp::warps * warp_threads, sizeof(GateUp)},

@@ -5,6 +5,7 @@
 // its rows, which are as many bytes as seven tiles). Bound by the weights' bytes, tensor cores being busy for
 // nearly as long with sixteen rows.
 #include <algorithm>
+#include <type_traits>
 
 #include "cuda/decode_many.cuh"
 #include "cuda/decode_many.h"
@@ -97,7 +98,18 @@ void launch_output(cudaStream_t stream, const DeviceLayer& layer, const DecodeSt
 constexpr int stages = 6;
 constexpr int together = 2;
 
-unsigned blocks_of(int tiles) { return static_cast<unsigned>(std::min(tiles, many_blocks)); }
+// With this many blocks every SM of an H200 has one.
+constexpr int walking_blocks = 132;
+
+/// Calls launch(R as a constant) for a step of more than four rows.
+template <class Launch>
+void with_many_rows(int rows, Launch launch) {
+  constexpr int half = most_rows / 2;
+  if (rows <= half) return launch(std::integral_constant<int, half>());
+  launch(std::integral_constant<int, most_rows>());
+}
+
+unsigned blocks_of(int tiles) { return static_cast<unsigned>(std::min(tiles, walking_blocks)); }
 
 }  // namespace
 
