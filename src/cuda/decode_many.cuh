@@ -24,8 +24,10 @@ struct ManyLayout {
   using X = Operand<groups_of_warp, R>;
   struct Shared {
     StagedPart<groups_of_warp> staged[Stages][warps];
-    Activations<groups_of_warp, block_rows> parts[warps];  // on their way to the registers
-    float partials[2][Together][warps][outputs];
+    union {
+      Activations<groups_of_warp, block_rows> parts[warps];  // on their way to the registers
+      float partials[2][Together][warps][outputs];           // from then on
+    };
     float squares[warps][R];
     float factors[R];
   };
@@ -101,8 +103,9 @@ __device__ void visit_outputs(int first, int last, int rows, Visit visit) {
   }
 }
 
-/// A block multiplies the tiles first .. last - 1 of a matrix by what prepare(activations) gives;
-/// finish(output, sum) is called for each output, sum(r) being the product of the tile's row r.
+/// A block multiplies the tiles first .. last - 1 of a matrix by what prepare(activations) gives, in which
+/// all warps meet when shared.parts are read; finish(output, sum) is called for each output, sum(r) being the
+/// product of the tile's row r.
 template <class L, class Prepare, class Finish>
 __device__ void walk_many(const std::byte* matrix, int first, int last, typename L::Shared& shared, int rows,
                           Prepare prepare, Finish finish) {

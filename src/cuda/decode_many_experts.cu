@@ -156,7 +156,7 @@ __global__ __launch_bounds__(choice_threads) void choice_kernel(DecodeState stat
 }
 
 constexpr int gate_up_stages = 3;
-constexpr int down_stages = 4;
+constexpr int down_stages = 3;
 // With this many blocks every SM of an H200 has two.
 constexpr unsigned group_blocks = 264;
 

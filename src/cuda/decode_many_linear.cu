@@ -75,6 +75,7 @@ __global__ __launch_bounds__(L::threads, 1) void output_many_kernel(Tiles w, con
                 for (float& value : values) value = __fmul_rn(value, factor);
               }
             });
+        __syncthreads();
       },
       [&](const ManyOutput& at, auto sum) { *place(at) = residual[at.turn] + sum(at.r); });
 }
