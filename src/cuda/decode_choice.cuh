@@ -21,7 +21,16 @@ __device__ inline unsigned ordered_bits(float logit) {
   const unsigned bits = __float_as_uint(logit);
   return (bits & 0x80000000U) != 0 ? ~bits : bits | 0x80000000U;
 }
-__device__ inline float from_ordered_bits(unsigned ordered) {
+
+/// With its expert, a number that is the larger the earlier it is chosen.
+__device__ inline unsigned long long ranked(unsigned ordered, int expert) {
+  return static_cast<unsigned long long>(ordered) << 32U | ~static_cast<unsigned>(expert);
+}
+__device__ inline int ranked_expert(unsigned long long key) {
+  return static_cast<int>(~static_cast<unsigned>(key));
+}
+__device__ inline float ranked_logit(unsigned long long key) {
+  const auto ordered = static_cast<unsigned>(key >> 32U);
   return __uint_as_float((ordered & 0x80000000U) != 0 ? ordered ^ 0x80000000U : ~ordered);
 }
 

@@ -31,12 +31,6 @@ struct ChoiceShared {
   unsigned long long candidates[most_experts + candidate_step];
 };
 
-/// A logit and its expert as a number that is the larger the earlier it is chosen.
-__device__ unsigned long long ranked(float logit, int expert) {
-  return static_cast<unsigned long long>(ordered_bits(logit)) << 32U |
-         static_cast<unsigned>(most_experts - expert);
-}
-
 /// Chooses the experts of a row, by a whole block. The eighth largest is not below the least of the warps'
 /// largest: of the few that are not below that either, each counts those that come before it.
 template <int Experts>
@@ -69,7 +63,7 @@ __device__ const Choice& choose(const float* logits, ChoiceShared& shared) {
     if (group < warp_id()) before += of_group;
     count += of_group;
   }
-  const unsigned long long key = ranked(mine, thread);
+  const unsigned long long key = ranked(ordered_bits(mine), thread);
   if (candidate) shared.candidates[before + __popc(candidates & ((1U << lane_id()) - 1U))] = key;
   if (thread < candidate_step) shared.candidates[count + thread] = 0;
   __syncthreads();

@@ -63,35 +63,42 @@ __global__ __launch_bounds__(RouterLayout<K>::threads,
       });
 }
 
-/// A warp chooses the experts of a row: eight times the largest of what is left.
+/// A warp chooses the experts of a row as a block does it (decode_experts.cu): the eighth largest logit is
+/// not below the least of the largest of eight parts, and of the few that are not below that either, each
+/// counts those that come before it.
 template <int Experts>
-__device__ void choose_by_warp(const float* logits, Choice& chosen) {
-  constexpr int each = Experts / warp_threads;
-  unsigned left[each];
+__device__ void choose_by_warp(const float* logits, unsigned long long (&candidates)[Experts],
+                               Choice& chosen) {
+  constexpr int parts = Experts / warp_threads;
+  unsigned ordered[parts];
 #pragma unroll
-  for (int i = 0; i < each; ++i) left[i] = ordered_bits(__ldcg(logits + i * warp_threads + lane_id()));
+  for (int i = 0; i < parts; ++i) ordered[i] = ordered_bits(__ldcg(logits + i * warp_threads + lane_id()));
+  unsigned bound = 0;
+  if constexpr (parts >= top) {
+    bound = ~0U;
 #pragma unroll
-  for (int place = 0; place < top; ++place) {
-    unsigned largest = left[0];
-    int at = 0;
+    for (const unsigned mine : ordered) bound = min(bound, __reduce_max_sync(0xFFFFFFFFU, mine));
+  }
+  int count = 0;
 #pragma unroll
-    for (int i = 1; i < each; ++i) {
-      if (left[i] > largest) {
-        largest = left[i];
-        at = i;
-      }
+  for (int i = 0; i < parts; ++i) {
+    const bool candidate = ordered[i] >= bound;
+    const unsigned of_part = __ballot_sync(0xFFFFFFFFU, candidate);
+    if (candidate) {
+      candidates[count + __popc(of_part & ((1U << lane_id()) - 1U))] =
+          ranked(ordered[i], i * warp_threads + lane_id());
     }
-    const unsigned peak = __reduce_max_sync(0xFFFFFFFFU, largest);
-    const int expert =
-        __reduce_min_sync(0xFFFFFFFFU, largest == peak ? at * warp_threads + lane_id() : Experts - 1);
-#pragma unroll
-    for (int i = 0; i < each; ++i) {
-      if (i * warp_threads + lane_id() == expert) left[i] = 0;
-    }
-    if (lane_id() == 0) {
-      chosen.experts[place] = expert;
-      chosen.logits[place] = from_ordered_bits(peak);
-    }
+    count += __popc(of_part);
+  }
+  __syncwarp();
+  for (int at = lane_id(); at < count; at += warp_threads) {
+    const unsigned long long mine = candidates[at];
+    int rank = 0;
+#pragma unroll 8
+    for (int i = 0; i < count; ++i) rank += candidates[i] > mine ? 1 : 0;
+    if (rank >= top) continue;
+    chosen.experts[rank] = ranked_expert(mine);
+    chosen.logits[rank] = ranked_logit(mine);
   }
   __syncwarp();
 }
@@ -105,6 +112,7 @@ __global__ __launch_bounds__(choice_threads) void choice_kernel(DecodeState stat
   static_assert(Experts % warp_threads == 0 && Experts <= choice_threads);
   constexpr int expert_warps = Experts / warp_threads;
   __shared__ Choice chosen[most_rows];
+  __shared__ unsigned long long candidates[most_rows][Experts];
   __shared__ unsigned rows_of[Experts];  // bit r: row r
   __shared__ std::uint8_t pick_of[Experts][most_rows];
   __shared__ int counts[expert_warps];
@@ -117,7 +125,7 @@ __global__ __launch_bounds__(choice_threads) void choice_kernel(DecodeState stat
   release_successor();
   __syncthreads();
   if (runs) {
-    choose_by_warp<Experts>(state.router + row * (Experts + 1), chosen[row]);
+    choose_by_warp<Experts>(state.router + row * (Experts + 1), candidates[row], chosen[row]);
     if (lane_id() < top) {
       const int pick = row * top + lane_id();
       const int expert = chosen[row].experts[lane_id()];
@@ -352,9 +360,8 @@ struct CombineShared {
 /// A block has a tile of the shared expert's second half, a warp a part of it for four rows, and then of the
 /// sum. All but the answers is older than the predecessor.
 template <class Model>
-__global__ __launch_bounds__(CombineShared<Model>::warps* warp_threads) void combine_kernel(DeviceLayer layer,
-                                                                                            DecodeState state,
-                                                                                            int rows) {
+__global__ __launch_bounds__(CombineShared<Model>::warps* warp_threads) void combine_many_kernel(
+    DeviceLayer layer, DecodeState state, int rows) {
   constexpr Shape S = Model::shape;
   constexpr int K = S.shared_expert_hidden;
   using Shared = CombineShared<Model>;
@@ -435,7 +442,7 @@ void many_experts(cudaStream_t stream, const DeviceLayer& layer, const DecodeSta
                down_many_kernel<Model>, layer, state);
   using Combine = CombineShared<Model>;
   launch_large(stream, {dim3(S.hidden / tile_rows), Combine::warps * warp_threads, sizeof(Combine)},
-               combine_kernel<Model>, layer, state, rows);
+               combine_many_kernel<Model>, layer, state, rows);
 }
 
 template void many_experts<Qwen36>(cudaStream_t, const DeviceLayer&, const DecodeState&, int);

@@ -46,6 +46,12 @@ std::vector<float> normal_values(int count, float mean, float deviation, unsigne
   return values;
 }
 
+/// Steps are launched as the program does it: as a chain in a stream of their own.
+cudaStream_t stream() {
+  static const Stream only = make_stream();
+  return only.get();
+}
+
 /// A layer and a head of random weights.
 template <class Model>
 struct Layer {
@@ -171,6 +177,7 @@ struct Step {
     state.logits = logits.data();
     state.groups = groups.data();
     state.group_count = group_count.data();
+    check(cudaDeviceSynchronize(), "filling memory");
   }
 
   static std::vector<float> row_of(const DeviceArray<float>& array, int row, int columns) {
@@ -202,13 +209,13 @@ std::vector<Stage<Model>> stages() {
     return [is_attention](const DecodeState& state, int rows) {
       DeviceLayer with_out = layer<Model>().layer;
       with_out.out = is_attention ? layer<Model>().attention : layer<Model>().delta;
-      decode_output<Model>(nullptr, with_out, is_attention, state, rows);
+      decode_output<Model>(stream(), with_out, is_attention, state, rows);
     };
   };
   return {
       {"project",
        [](const DecodeState& state, int rows) {
-         decode_project<Model>(nullptr, layer<Model>().layer, state, rows);
+         decode_project<Model>(stream(), layer<Model>().layer, state, rows);
        },
        [](const Step<Model>& step, int row) {
          return step.row_of(step.projected, row, projected_columns<Model::shape>());
@@ -217,12 +224,12 @@ std::vector<Stage<Model>> stages() {
       {"output of attention", output(true), x, Model::shape.attention_dim()},
       {"experts",
        [](const DecodeState& state, int rows) {
-         decode_experts<Model>(nullptr, layer<Model>().layer, state, rows);
+         decode_experts<Model>(stream(), layer<Model>().layer, state, rows);
        },
        x},
       {"head",
        [](const DecodeState& state, int rows) {
-         decode_head<Model>(nullptr, layer<Model>().weights, state, rows);
+         decode_head<Model>(stream(), layer<Model>().weights, state, rows);
        },
        [](const Step<Model>& step, int row) {
          std::vector<float> logits = step.row_of(step.logits, row, Model::shape.vocabulary);
@@ -289,7 +296,7 @@ TYPED_TEST(DecodeMany, IdleRowsGoToNoExpert) {
   const Inputs all = inputs<Model>(most_rows);
   const auto run = [&](const std::vector<int>& idle) {
     auto step = std::make_unique<Step<Model>>(all, first_rows(11), idle);
-    decode_experts<Model>(nullptr, layer<Model>().layer, step->state, most_rows);
+    decode_experts<Model>(stream(), layer<Model>().layer, step->state, most_rows);
     return step;
   };
   const std::vector<int> idle{1, 2, 10};
@@ -328,7 +335,7 @@ void expect_groups_as_sorted(const Inputs& all) {
   constexpr Shape S = Model::shape;
   for (const int rows : {5, 16}) {
     const Step<Model> step(all, first_rows(rows));
-    decode_experts<Model>(nullptr, layer<Model>().layer, step.state, rows);
+    decode_experts<Model>(stream(), layer<Model>().layer, step.state, rows);
     const std::vector<float> logits = on_host(step.router);
     const std::vector<float> shares = on_host(step.shares);
     std::map<int, std::vector<int>> picks;  // of each expert
@@ -384,7 +391,7 @@ TYPED_TEST(DecodeMany, ExpertsAsInDouble) {
   const Layer<Model>& w = layer<Model>();
   const Inputs all = inputs<Model>(most_rows);
   const Step<Model> step(all, first_rows(most_rows));
-  decode_experts<Model>(nullptr, w.layer, step.state, most_rows);
+  decode_experts<Model>(stream(), w.layer, step.state, most_rows);
   for (const int row : {0, 6, 15}) {
     const std::vector<float>& x = all.x[size(row)];
     double squares = 0;
