@@ -42,10 +42,7 @@ struct DecodeState {
   float* inner = nullptr;      // [most_rows][8][expert_hidden]
   float* shared = nullptr;     // [most_rows][shared_expert_hidden]
   // Of steps with more than four rows
-  float* shares = nullptr;        // [most_rows][8], of the chosen experts
-  float* answers = nullptr;       // [most_rows][8][parts of a down projection's columns][hidden]
-  ExpertGroup* groups = nullptr;  // [most_groups]
-  int* group_count = nullptr;
+  float* answers = nullptr;  // [most_rows][8][parts of a down projection's columns][hidden]
 };
 
 template <Shape S>

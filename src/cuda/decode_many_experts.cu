@@ -1,16 +1,16 @@
 // The experts of decode for more than four rows.
 //
-// Formula and rounding: decode_experts.cu. Five kernels: the router with the shared expert's first half; the
-// choice, which also puts rows that go to the same expert together; the chosen experts' first halves, and
-// their second halves, each once for up to four rows of an expert; the shared expert's second half with the
-// sum of all. A row's sum is made in the order of a row alone: the chosen by their logits, each by the parts
-// of its columns, then the shared expert. So the second halves are stored part by part.
-// Bytes moved in a layer of the 35B: 1.77 MB for each expert that a row goes to, once (up to 102 of them are
-// to be expected of 16 rows), and 4.2 MB of answers written and read, which stay in the second-level cache.
-// Bound by the experts' weights.
+// Formula and rounding: decode_experts.cu. Four kernels: the router with the shared expert's first half; the
+// chosen experts' first halves, and their second halves, each once for up to four rows that go to the same
+// expert; the shared expert's second half with the sum of all. A row's sum is made in the order of a row
+// alone: the chosen by their logits, each by the parts of its columns, then the shared expert. So the second
+// halves are stored part by part. Bytes moved in a layer of the 35B: 1.77 MB for each expert that a row goes
+// to, once (up to 102 of them are to be expected of 16 rows), and 4.2 MB of answers written and read, which
+// stay in the second-level cache. Bound by the experts' weights.
 #include <cuda_runtime.h>
 
 #include "cuda/decode_choice.cuh"
+#include "cuda/decode_groups.cuh"
 #include "cuda/decode_many.cuh"
 #include "cuda/decode_many.h"
 #include "cuda/launch.h"
@@ -63,128 +63,31 @@ __global__ __launch_bounds__(RouterLayout<K>::threads,
       });
 }
 
-/// A warp chooses the experts of a row as a block does it (decode_experts.cu): the eighth largest logit is
-/// not below the least of the largest of eight parts, and of the few that are not below that either, each
-/// counts those that come before it.
-template <int Experts>
-__device__ void choose_by_warp(const float* logits, unsigned long long (&candidates)[Experts],
-                               Choice& chosen) {
-  constexpr int parts = Experts / warp_threads;
-  unsigned ordered[parts];
-#pragma unroll
-  for (int i = 0; i < parts; ++i) ordered[i] = ordered_bits(__ldcg(logits + i * warp_threads + lane_id()));
-  unsigned bound = 0;
-  if constexpr (parts >= top) {
-    bound = ~0U;
-#pragma unroll
-    for (const unsigned mine : ordered) bound = min(bound, __reduce_max_sync(0xFFFFFFFFU, mine));
-  }
-  int count = 0;
-#pragma unroll
-  for (int i = 0; i < parts; ++i) {
-    const bool candidate = ordered[i] >= bound;
-    const unsigned of_part = __ballot_sync(0xFFFFFFFFU, candidate);
-    if (candidate) {
-      candidates[count + __popc(of_part & ((1U << lane_id()) - 1U))] =
-          ranked(ordered[i], i * warp_threads + lane_id());
-    }
-    count += __popc(of_part);
-  }
-  __syncwarp();
-  for (int at = lane_id(); at < count; at += warp_threads) {
-    const unsigned long long mine = candidates[at];
-    int rank = 0;
-#pragma unroll 8
-    for (int i = 0; i < count; ++i) rank += candidates[i] > mine ? 1 : 0;
-    if (rank >= top) continue;
-    chosen.experts[rank] = ranked_expert(mine);
-    chosen.logits[rank] = ranked_logit(mine);
-  }
-  __syncwarp();
-}
-
-constexpr int choice_threads = most_rows * warp_threads;
-
-/// One block: a warp chooses for a row, then a thread puts together the rows of an expert. Rows that do not
-/// run go to none.
-template <int Experts>
-__global__ __launch_bounds__(choice_threads) void choice_kernel(DecodeState state, int rows) {
-  static_assert(Experts % warp_threads == 0 && Experts <= choice_threads);
-  constexpr int expert_warps = Experts / warp_threads;
-  __shared__ Choice chosen[most_rows];
-  __shared__ unsigned long long candidates[most_rows][Experts];
-  __shared__ unsigned rows_of[Experts];  // bit r: row r
-  __shared__ std::uint8_t pick_of[Experts][most_rows];
-  __shared__ int counts[expert_warps];
-  const int thread = static_cast<int>(threadIdx.x);
-  const int warp = warp_id();
-  if (thread < Experts) rows_of[thread] = 0;
-  const int row = warp;
-  const bool runs = row < rows && state.slots[row] >= 0 && state.active[row] != 0;
-  wait_for_predecessor();
-  release_successor();
-  __syncthreads();
-  if (runs) {
-    choose_by_warp<Experts>(state.router + row * (Experts + 1), candidates[row], chosen[row]);
-    if (lane_id() < top) {
-      const int pick = row * top + lane_id();
-      const int expert = chosen[row].experts[lane_id()];
-      pick_of[expert][row] = static_cast<std::uint8_t>(pick);
-      atomicOr(&rows_of[expert], 1U << row);
-      state.shares[pick] = share_of(chosen[row], lane_id());
-    }
-  }
-  __syncthreads();
-  unsigned mine = thread < Experts ? rows_of[thread] : 0;
-  const int groups = (__popc(mine) + group_rows - 1) / group_rows;
-  int end = groups;  // of this expert's groups, in the warp
-#pragma unroll
-  for (int distance = 1; distance < warp_threads; distance *= 2) {
-    const int before = __shfl_up_sync(0xFFFFFFFFU, end, distance);
-    if (lane_id() >= distance) end += before;
-  }
-  if (warp < expert_warps && lane_id() == warp_threads - 1) counts[warp] = end;
-  __syncthreads();
-#pragma unroll
-  for (int w = 0; w < expert_warps; ++w) {
-    if (w < warp) end += counts[w];
-  }
-  for (int at = end - groups; mine != 0; ++at) {
-    ExpertGroup group{static_cast<std::uint16_t>(thread), 0, {}};
-#pragma unroll
-    for (std::uint8_t& pick : group.picks) {
-      if (mine == 0) continue;
-      pick = pick_of[thread][__ffs(static_cast<int>(mine)) - 1];
-      mine &= mine - 1;
-      ++group.count;
-    }
-    state.groups[at] = group;
-  }
-  if (thread == Experts - 1) *state.group_count = end;
-}
-
 constexpr int gate_up_stages = 3;
 constexpr int down_stages = 3;
 // With this many blocks every SM of an H200 has two.
 constexpr unsigned group_blocks = 264;
 
-template <int K>
+template <class Model>
 struct GateUpShared {
-  static constexpr int warps = K / (tile_columns * groups_of_warp);
+  static constexpr int warps = Model::shape.hidden / (tile_columns * groups_of_warp);
   static constexpr int outputs = tile_rows * group_rows;
   StagedPart<groups_of_warp> staged[gate_up_stages][warps];
-  Activations<groups_of_warp, group_rows> parts[warps];
+  union {
+    GroupScratch<Model::shape.experts, warps> scratch;
+    Activations<groups_of_warp, group_rows> parts[warps];
+  };
   float partials[2][warps][outputs];
   float squares[2][warps][group_rows];
-  ExpertGroup groups[most_groups];
+  Groups groups;
 };
 
 /// The first halves: blocks have even shares of the tiles of all groups.
 template <class Model>
-__global__ __launch_bounds__(GateUpShared<Model::shape.hidden>::warps* warp_threads,
-                             2) void gate_up_many_kernel(DeviceLayer layer, DecodeState state) {
+__global__ __launch_bounds__(GateUpShared<Model>::warps* warp_threads,
+                             2) void gate_up_many_kernel(DeviceLayer layer, DecodeState state, int rows) {
   constexpr int K = Model::shape.hidden;
-  using Shared = GateUpShared<K>;
+  using Shared = GateUpShared<Model>;
   constexpr int warps = Shared::warps;
   constexpr int channels = tile_rows / 2;                            // of a tile
   constexpr int tiles = 2 * Model::shape.expert_hidden / tile_rows;  // of an expert
@@ -199,17 +102,15 @@ __global__ __launch_bounds__(GateUpShared<Model::shape.hidden>::warps* warp_thre
   wait_for_predecessor();
   release_successor();
 
-  const int count = *state.group_count;
-  for (int i = static_cast<int>(threadIdx.x); i < count; i += warps * warp_threads)
-    shared.groups[i] = state.groups[i];
+  list_groups(state, rows, shared.scratch, shared.groups);
+  const int count = shared.groups.count;
   const int first = first_of_share(count * tiles, static_cast<int>(gridDim.x), static_cast<int>(blockIdx.x));
   const int last =
       first_of_share(count * tiles, static_cast<int>(gridDim.x), static_cast<int>(blockIdx.x) + 1);
-  __syncthreads();
   const auto start = [&](int stage, int at) {
     if (at < last) {
       constexpr std::size_t row_bytes = static_cast<std::size_t>(K / tile_columns) * tile_bytes;
-      shared.staged[stage][part].copy(mine + shared.groups[at / tiles].expert * expert_bytes +
+      shared.staged[stage][part].copy(mine + shared.groups.of[at / tiles].expert * expert_bytes +
                                       at % tiles * row_bytes);
     }
     commit_copies();
@@ -221,7 +122,7 @@ __global__ __launch_bounds__(GateUpShared<Model::shape.hidden>::warps* warp_thre
   int stage = 0;
   for (int round = 0, at = first; at < last; ++round, ++at) {
     const int index = at / tiles;
-    const ExpertGroup& group = shared.groups[index];
+    const ExpertGroup& group = shared.groups.of[index];
     // Of the groups before, the last may still be asked for its squares.
     auto& squares = shared.squares[index % 2];
     if (at == first || at % tiles == 0) {
@@ -260,23 +161,26 @@ __global__ __launch_bounds__(GateUpShared<Model::shape.hidden>::warps* warp_thre
 
 constexpr int down_warps = 8;
 
-template <int K>
+template <class Model>
 struct DownManyShared {
-  static constexpr int groups_of_part = DownParts<K>::groups_of_part;
+  static constexpr int groups_of_part = DownParts<Model::shape.expert_hidden>::groups_of_part;
   StagedPart<groups_of_part> staged[down_stages][down_warps];
-  Activations<groups_of_part, group_rows> parts[down_warps];
-  ExpertGroup groups[most_groups];
+  union {
+    GroupScratch<Model::shape.experts, down_warps> scratch;
+    Activations<groups_of_part, group_rows> parts[down_warps];
+  };
+  Groups groups;
 };
 
 /// The second halves: a warp has the same part of the columns of all its tiles, and no need of the others.
 /// What they are is known, and their weights are on their way, before the predecessor ends.
 template <class Model>
 __global__ __launch_bounds__(down_warps* warp_threads, 2) void down_many_kernel(DeviceLayer layer,
-                                                                                DecodeState state) {
+                                                                                DecodeState state, int rows) {
   constexpr Shape S = Model::shape;
   constexpr int K = S.expert_hidden;
   using P = DownParts<K>;
-  using Shared = DownManyShared<K>;
+  using Shared = DownManyShared<Model>;
   static_assert(down_warps % P::warps == 0);
   constexpr int together = down_warps / P::warps;         // tiles
   constexpr int steps = S.hidden / tile_rows / together;  // of a group
@@ -287,20 +191,16 @@ __global__ __launch_bounds__(down_warps* warp_threads, 2) void down_many_kernel(
   const int part = warp % P::warps;
   const int tile_of_step = warp / P::warps;
 
-  const int count = __ldcg(state.group_count);
-  for (int i = static_cast<int>(threadIdx.x); i < count; i += down_warps * warp_threads) {
-    const uint2 group = __ldcg(reinterpret_cast<const uint2*>(state.groups) + i);
-    shared.groups[i] = *reinterpret_cast<const ExpertGroup*>(&group);
-  }
+  list_groups(state, rows, shared.scratch, shared.groups);
+  const int count = shared.groups.count;
   const int first = first_of_share(count * steps, static_cast<int>(gridDim.x), static_cast<int>(blockIdx.x));
   const int last =
       first_of_share(count * steps, static_cast<int>(gridDim.x), static_cast<int>(blockIdx.x) + 1);
-  __syncthreads();
   const auto start = [&](int stage, int at) {
     if (at < last) {
       const int tile = at % steps * together + tile_of_step;
       shared.staged[stage][warp].copy(
-          layer.expert_down.data + shared.groups[at / steps].expert * tiled_bytes(S.hidden, K) +
+          layer.expert_down.data + shared.groups.of[at / steps].expert * tiled_bytes(S.hidden, K) +
           (static_cast<std::size_t>(tile) * P::groups + part * P::groups_of_part) * tile_bytes);
     }
     commit_copies();
@@ -316,7 +216,7 @@ __global__ __launch_bounds__(down_warps* warp_threads, 2) void down_many_kernel(
   float factor = 0;
   int stage = 0;
   for (int at = first; at < last; ++at) {
-    const ExpertGroup& group = shared.groups[at / steps];
+    const ExpertGroup& group = shared.groups.of[at / steps];
     if (at == first || at % steps == 0) {
       fill_operand(
           x, shared.parts[warp], group.count,
@@ -329,7 +229,7 @@ __global__ __launch_bounds__(down_warps* warp_threads, 2) void down_many_kernel(
             for (float& value : values) value *= inner_factor;
           });
       pick = group.picks[r];
-      factor = state.shares[pick] / inner_factor;
+      factor = shared.groups.shares[pick] / inner_factor;
     }
     wait_for_copies<down_stages - 1>();
     __syncwarp();
@@ -433,13 +333,11 @@ void many_experts(cudaStream_t stream, const DeviceLayer& layer, const DecodeSta
                {dim3(router_blocks, static_cast<unsigned>((rows + router_rows - 1) / router_rows)),
                 Router::threads, sizeof(typename Router::Shared)},
                router_many_kernel<S.hidden, S.experts>, layer, state, rows);
-  launch_chained(stream, {dim3(1), choice_threads}, choice_kernel<S.experts>, state, rows);
-  using GateUp = GateUpShared<S.hidden>;
+  using GateUp = GateUpShared<Model>;
   launch_large(stream, {dim3(group_blocks), GateUp::warps * warp_threads, sizeof(GateUp)},
-               gate_up_many_kernel<Model>, layer, state);
-  launch_large(stream,
-               {dim3(group_blocks), down_warps * warp_threads, sizeof(DownManyShared<S.expert_hidden>)},
-               down_many_kernel<Model>, layer, state);
+               gate_up_many_kernel<Model>, layer, state, rows);
+  launch_large(stream, {dim3(group_blocks), down_warps * warp_threads, sizeof(DownManyShared<Model>)},
+               down_many_kernel<Model>, layer, state, rows);
   using Combine = CombineShared<Model>;
   launch_large(stream, {dim3(S.hidden / tile_rows), Combine::warps * warp_threads, sizeof(Combine)},
                combine_many_kernel<Model>, layer, state, rows);

@@ -30,7 +30,6 @@ void visit_workspace(const Shape& s, Visit visit) {
   visit(&DecodeState::router, s.experts + 1);
   visit(&DecodeState::inner, Shape::experts_per_token * s.expert_hidden);
   visit(&DecodeState::shared, s.shared_expert_hidden);
-  visit(&DecodeState::shares, Shape::experts_per_token);
   visit(&DecodeState::answers, same_model(s, demo) ? answer_columns<demo>() : answer_columns<qwen36_35b>());
 }
 
@@ -45,9 +44,7 @@ std::size_t workspace_floats(const Shape& shape) {
 
 }  // namespace
 
-std::size_t decoder_bytes(const Shape& shape) {
-  return workspace_floats(shape) * sizeof(float) + most_groups * sizeof(ExpertGroup);
-}
+std::size_t decoder_bytes(const Shape& shape) { return workspace_floats(shape) * sizeof(float); }
 
 template <class Model>
 Decoder<Model>::Decoder(const DeviceWeights& weights, const Sequences& sequences, int* positions,
@@ -57,8 +54,6 @@ Decoder<Model>::Decoder(const DeviceWeights& weights, const Sequences& sequences
       slots_(most_rows),
       tokens_(most_rows),
       active_(most_rows),
-      groups_(most_groups),
-      group_count_(1),
       workspace_(workspace_floats(Model::shape)) {
   // Rows that have never run hold numbers, too.
   const auto clear = [&](const auto& array) {
@@ -67,7 +62,6 @@ Decoder<Model>::Decoder(const DeviceWeights& weights, const Sequences& sequences
   clear(workspace_);
   clear(tokens_);
   clear(active_);
-  clear(group_count_);
   float* at = workspace_.data();
   visit_workspace(Model::shape, [&](float* DecodeState::*array, int columns) {
     constexpr std::size_t line = 32;
@@ -77,8 +71,6 @@ Decoder<Model>::Decoder(const DeviceWeights& weights, const Sequences& sequences
   state_.slots = slots_.data();
   state_.active = active_.data();
   state_.tokens = tokens_.data();
-  state_.groups = groups_.data();
-  state_.group_count = group_count_.data();
   state_.positions = positions;
   state_.pages = sequences.page_tables();
   state_.recurrent = sequences.recurrent();

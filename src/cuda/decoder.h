@@ -50,8 +50,6 @@ class Decoder {
   DeviceArray<int> slots_;
   DeviceArray<int> tokens_;
   DeviceArray<int> active_;
-  DeviceArray<ExpertGroup> groups_;
-  DeviceArray<int> group_count_;
   DeviceArray<float> workspace_;
   DecodeState state_;
   static constexpr std::array<int, 5> row_counts{1, 2, 4, 8, most_rows};
