@@ -1,5 +1,5 @@
-// Which rows of a step go to which expert: every block that needs the list makes it anew from the logits,
-// which takes less time than to hand it over from a kernel of its own.
+// Which rows of a step go to which expert: every block that needs the list makes it anew from the logits, so
+// that no kernel stands between the router and the experts.
 #pragma once
 #include <cstdint>
 
@@ -32,12 +32,9 @@ struct GroupScratch {
 /// not below the least of the largest of eight parts, and of the few that are not below that either, each
 /// counts those that come before it.
 template <int Experts>
-__device__ void choose_by_warp(const float* logits, unsigned long long (&candidates)[Experts],
-                               Choice& chosen) {
+__device__ void choose_by_warp(const unsigned (&ordered)[Experts / warp_threads],
+                               unsigned long long (&candidates)[Experts], Choice& chosen) {
   constexpr int parts = Experts / warp_threads;
-  unsigned ordered[parts];
-#pragma unroll
-  for (int i = 0; i < parts; ++i) ordered[i] = ordered_bits(__ldcg(logits + i * warp_threads + lane_id()));
   unsigned bound = 0;
   if constexpr (parts >= top) {
     bound = ~0U;
@@ -76,10 +73,27 @@ __device__ void list_groups(const DecodeState& state, int rows, GroupScratch<Exp
   const int thread = static_cast<int>(threadIdx.x);
   const int warp = warp_id();
   if (thread < Experts) scratch.rows_of[thread] = 0;
+  // All that a warp will ask for is on its way at once.
+  constexpr int rounds = (most_rows + W - 1) / W;
+  constexpr int parts = Experts / warp_threads;
+  unsigned ordered[rounds][parts];
+  int slots[rounds];
+  int active[rounds];
+#pragma unroll
+  for (int i = 0; i < rounds; ++i) {
+    const int row = min(warp + i * W, rows - 1);
+    slots[i] = state.slots[row];
+    active[i] = state.active[row];
+#pragma unroll
+    for (int p = 0; p < parts; ++p)
+      ordered[i][p] = ordered_bits(__ldcg(state.router + row * (Experts + 1) + p * warp_threads + lane_id()));
+  }
   __syncthreads();
-  for (int row = warp; row < rows; row += W) {
-    if (state.slots[row] < 0 || state.active[row] == 0) continue;
-    choose_by_warp(state.router + row * (Experts + 1), scratch.candidates[warp], scratch.chosen[row]);
+#pragma unroll
+  for (int i = 0; i < rounds; ++i) {
+    const int row = warp + i * W;
+    if (row >= rows || slots[i] < 0 || active[i] == 0) continue;
+    choose_by_warp<Experts>(ordered[i], scratch.candidates[warp], scratch.chosen[row]);
     if (lane_id() < top) {
       const int pick = row * top + lane_id();
       const int expert = scratch.chosen[row].experts[lane_id()];
