@@ -32,8 +32,9 @@ if(CMAKE_CXX_COMPILER_ID STREQUAL GNU)
 endif()
 
 # A room of the house: a static library of all sources of its folder, linked with the rooms below it.
-function(calla_room name)
-  file(GLOB sources CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/${name}/*.cpp)
+function(calla_room folder)
+  file(GLOB sources CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/${folder}/*.cpp)
+  string(REPLACE / _ name ${folder})
   add_library(calla_${name} STATIC ${sources})
   target_link_libraries(calla_${name} PUBLIC calla_options ${ARGN})
   # The JSON library is half of what most sources parse; the lowest room precompiles it for all.

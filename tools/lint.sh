@@ -44,7 +44,7 @@ export -f tidy
 rm -f build/lint/not_reached
 # Without NVIDIA's toolkit there are no headers to read the CUDA backend with.
 { git log --name-only --pretty=format: -- 'src/*.cpp'; git ls-files 'src/*.cpp'; } | awk 'NF && !seen[$0]++' |
-  { [ -n "$nvcc" ] && cat || grep -v '^src/cuda/'; } |
+  { [ -n "$nvcc" ] && cat || grep -v '^src/cuda/[^/]*$'; } |
   while read -r file; do [ ! -f "$file" ] || echo "$file"; done |
   xargs -P "$(nproc)" -I{} bash -c 'tidy {}'
 if [ -f build/lint/not_reached ]; then

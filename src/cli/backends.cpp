@@ -144,6 +144,10 @@ std::optional<std::uint64_t> available_memory(const ModelFlags& flags) {
   return calla::available_memory();
 }
 
+std::optional<std::uint64_t> available_host_memory(const ModelFlags& flags) {
+  return backend_kind(flags) == BackendKind::cuda ? calla::available_memory() : std::nullopt;
+}
+
 double read_bandwidth(const ModelFlags& flags) {
 #ifdef CALLA_WITH_CUDA
   if (backend_kind(flags) == BackendKind::cuda) return cuda::read_bandwidth();
@@ -194,12 +198,14 @@ MemoryPlan plan_backend(const ModelFlags& flags, const Shape& shape, std::uint64
   }
 }
 
-std::unique_ptr<Backend> make_backend(const ModelFlags& flags, const ModelWeights& model, int slots,
-                                      int context, const LoadProgress& progress) {
+std::unique_ptr<Backend> make_backend(const ModelFlags& flags, const ModelWeights& model,
+                                      const MemoryPlan& plan, const LoadProgress& progress) {
+  const int slots = plan.slots;
+  const int context = plan.context;
   switch (backend_kind(flags)) {
 #ifdef CALLA_WITH_CUDA
     case BackendKind::cuda:
-      return cuda::make_backend(model.config.shape, model.weights, slots, context, progress);
+      return cuda::make_backend(model.config.shape, model.weights, slots, context, plan.snapshots, progress);
 #endif
 #ifdef CALLA_WITH_METAL
     case BackendKind::metal:

@@ -29,6 +29,9 @@ std::string describe_device(const ModelFlags& flags, const Shape& shape);
 int thread_count(const ModelFlags& flags);
 /// Memory that it can still get, in bytes, where it keeps the weights; nothing where the system does not say.
 std::optional<std::uint64_t> available_memory(const ModelFlags& flags);
+/// Memory of the machine that it can get for snapshots that its device has no room for; nothing where it
+/// cannot use any.
+std::optional<std::uint64_t> available_host_memory(const ModelFlags& flags);
 /// What its device reads at most, bytes a second, and multiplies at most, operations a second; measured,
 /// which takes about a second each.
 double read_bandwidth(const ModelFlags& flags);
@@ -38,8 +41,9 @@ std::string product_name(const ModelFlags& flags);
 /// What it is going to allocate.
 MemoryPlan plan_backend(const ModelFlags& flags, const Shape& shape, std::uint64_t weight_bytes, int slots,
                         int context);
-/// Makes it. Throws Error when memory is refused or the disk fails.
-std::unique_ptr<Backend> make_backend(const ModelFlags& flags, const ModelWeights& model, int slots,
-                                      int context, const LoadProgress& progress);
+/// Makes it, with the slots, the context and the snapshots of a plan. Throws Error when memory is refused or
+/// the disk fails.
+std::unique_ptr<Backend> make_backend(const ModelFlags& flags, const ModelWeights& model,
+                                      const MemoryPlan& plan, const LoadProgress& progress);
 
 }  // namespace calla::cli

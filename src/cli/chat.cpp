@@ -151,10 +151,7 @@ std::string_view chat_help() { return help_text; }
 
 void chat(const ChatFlags& flags) {
   // Each turn goes on from what the one before has read.
-  const std::unique_ptr<Model> model =
-      open_model(flags.model, {.engine_options = [&](const ModelWeights&, const MemoryPlan& plan) {
-                   return EngineOptions{.cache_memory = default_cache_memory(flags.model, plan)};
-                 }});
+  const std::unique_ptr<Model> model = open_model(flags.model, {.cache_memory = std::nullopt});
   Session(flags, model->chat).run();
 }
 

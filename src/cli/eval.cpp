@@ -147,7 +147,7 @@ std::unique_ptr<Backend> load_reference(const ModelWeights& model, int context) 
   MemoryPlan plan = plan_backend(flags, model.config.shape, model.weights.bytes, 1, context);
   plan.weights = 0;
   if (const auto available = available_memory(flags)) require_fit(plan, *available);
-  return make_backend(flags, model, 1, context, {});
+  return make_backend(flags, model, plan, {});
 }
 
 }  // namespace

@@ -119,17 +119,10 @@ std::unique_ptr<Backend> load_backend(const ModelFlags& flags, const ModelWeight
   if (const std::string reason = fallback_reason(flags); !reason.empty())
     put(STDERR_FILENO, fmt::format("calla: {}; running on the CPU\n", reason));
   ProgressBar bar(fmt::format("Loading {}", name(model.config.shape)));
-  return make_backend(flags, model, plan.slots, plan.context, [&](std::uint64_t done, std::uint64_t total) {
+  return make_backend(flags, model, plan, [&](std::uint64_t done, std::uint64_t total) {
     bar.draw(done, total, fmt::format("{} of {}", format_bytes(done), format_bytes(total)));
     if (progress) progress(done, total);
   });
-}
-
-std::uint64_t default_cache_memory(const ModelFlags& flags, const MemoryPlan& plan) {
-  constexpr std::uint64_t most = std::uint64_t{8} << 30U;
-  const std::uint64_t available = available_memory(flags).value_or(0);
-  const std::uint64_t left = available > plan.total() ? available - plan.total() : 0;
-  return std::min(left / 4, most);
 }
 
 std::unique_ptr<Model> open_model(const ModelFlags& flags, const OpenHooks& hooks) {
@@ -138,8 +131,12 @@ std::unique_ptr<Model> open_model(const ModelFlags& flags, const OpenHooks& hook
   ModelWeights found = find_weights(flags, directory);
   Tokenizer tokenizer = Tokenizer::load(directory);
   check_tokenizer(tokenizer, found.config, directory);
-  const MemoryPlan plan = plan_memory(flags, found.config, found.weights.bytes, available_memory(flags));
+  const std::optional<std::uint64_t> available = available_memory(flags);
+  MemoryPlan plan = plan_memory(flags, found.config, found.weights.bytes, available);
+  const std::uint64_t left = std::max(available.value_or(0), plan.total()) - plan.total();
+  plan.snapshots = plan_snapshots(hooks.cache_memory, left, available_host_memory(flags));
   EngineOptions options = hooks.engine_options ? hooks.engine_options(found, plan) : EngineOptions{};
+  options.cache_memory = plan.snapshots.total();
   std::unique_ptr<Backend> backend = load_backend(flags, found, plan, hooks.progress);
   return std::make_unique<Model>(found.config, std::move(tokenizer), std::move(backend), std::move(options),
                                  recommended(generation), end_tokens(found.config, generation));

@@ -63,13 +63,12 @@ struct Model {
 
 /// What a server adds to the opening of a model.
 struct OpenHooks {
-  /// The engine's options, chosen when the memory plan is known.
+  /// Bytes that the prefix cache may hold; nothing: a part of the memory that the plan leaves.
+  std::optional<std::uint64_t> cache_memory = 0;
+  /// The engine's options but for that, chosen when the memory plan is known.
   std::function<EngineOptions(const ModelWeights& model, const MemoryPlan& plan)> engine_options = {};
   LoadProgress progress = {};
 };
-
-/// What the prefix cache may hold unless somebody says otherwise: a part of the memory that the plan leaves.
-std::uint64_t default_cache_memory(const ModelFlags& flags, const MemoryPlan& plan);
 
 /// Loads everything, with a progress bar on a terminal. Throws Error for whatever is wrong with the
 /// directory, and when the plan does not fit into memory.

@@ -315,7 +315,8 @@ void add_serve(CLI::App& program) {
   const CLI::AsSizeValue bytes(false);
   command
       .add_option("--cache-memory", flags->cache_memory,
-                  "Bytes, as 8G; 0: off (default: a part of the free memory)")
+                  "Bytes, as 8G; 0: off (default: a part of the free memory). With an NVIDIA GPU, what its "
+                  "memory has no room for goes to the machine's")
       ->option_text("SIZE")
       ->transform(bytes)
       ->group(cache);

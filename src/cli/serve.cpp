@@ -71,11 +71,10 @@ std::string checkpoint_id(const ModelFlags& flags, const ModelWeights& model) {
   return id;
 }
 
-EngineOptions engine_options(const ServeFlags& flags, const ModelWeights& model, const MemoryPlan& plan,
+EngineOptions engine_options(const ServeFlags& flags, const ModelWeights& model,
                              const std::function<void(const std::string&)>& log) {
   EngineOptions options;
   options.queue_limit = flags.queue;
-  options.cache_memory = flags.cache_memory.value_or(default_cache_memory(flags.model, plan));
   options.cache_dir = flags.cache_dir;
   options.cache_disk = flags.cache_disk;
   options.model_id = checkpoint_id(flags.model, model);
@@ -90,14 +89,16 @@ std::string model_id(const Shape& shape) {
   return id;
 }
 
-std::string plan_line(const Model& model, std::uint64_t cache_memory) {
+std::string plan_line(const Model& model, const SnapshotMemory& snapshots) {
   const MemoryPlan& plan = model.engine.memory();
+  const std::string on_host =
+      snapshots.host == 0 ? "" : fmt::format(" and {} in the machine's memory", format_bytes(snapshots.host));
   return fmt::format(
       "{} on {}: {} slot{} of {} tokens; weights {}, KV cache {}, state {}, workspace {}, prefix cache up to "
-      "{}",
+      "{}{}",
       name(model.config.shape), model.engine.device(), plan.slots, plan.slots == 1 ? "" : "s", plan.context,
       format_bytes(plan.weights), format_bytes(plan.kv_cache), format_bytes(plan.states),
-      format_bytes(plan.workspace), format_bytes(cache_memory));
+      format_bytes(plan.workspace), format_bytes(snapshots.device), on_host);
 }
 
 std::string curl_line(const server::Server& server, bool needs_key) {
@@ -151,13 +152,13 @@ void serve(const ServeFlags& flags) {
     logger->warn("{} can be reached from other machines, by everyone who asks; set --api-key", server.url());
   }
 
-  std::uint64_t cache_memory = 0;
-  const OpenHooks hooks{.engine_options =
+  SnapshotMemory snapshots;
+  const OpenHooks hooks{.cache_memory = flags.cache_memory,
+                        .engine_options =
                             [&](const ModelWeights& found, const MemoryPlan& plan) {
-                              EngineOptions chosen = engine_options(
-                                  flags, found, plan, [&](const std::string& line) { logger->info(line); });
-                              cache_memory = chosen.cache_memory;
-                              return chosen;
+                              snapshots = plan.snapshots;
+                              return engine_options(flags, found,
+                                                    [&](const std::string& line) { logger->info(line); });
                             },
                         .progress =
                             [&](std::uint64_t done, std::uint64_t total) {
@@ -174,7 +175,7 @@ void serve(const ServeFlags& flags) {
        .id = model_id(model->config.shape),
        .created = std::chrono::duration_cast<std::chrono::seconds>(now).count(),
        .defaults = {.enable_thinking = !flags.no_thinking, .preserve_thinking = flags.preserve_thinking}});
-  logger->info(plan_line(*model, cache_memory));
+  logger->info(plan_line(*model, snapshots));
   logger->info("web page: {}/   API: {}/v1", server.url(), server.url());
   logger->info("try: {}", curl_line(server, needs_key));
 

@@ -11,6 +11,8 @@
 
 #include "base/error.h"
 #include "cuda/decoder.h"
+#include "cuda/host/faults.h"
+#include "cuda/machine.h"
 #include "cuda/models.h"
 #include "cuda/prefill.h"
 #include "cuda/sample_slots.h"
@@ -32,7 +34,7 @@ class CudaBackend final : public Backend {
         device_(find_device().name),
         stream_(make_stream()),
         weights_(upload_weights(weights, shape, progress)),
-        sequences_(shape, memory.slots, memory.context, stream_.get()),
+        sequences_(shape, memory.slots, memory.context, memory.snapshots, stream_.get()),
         sampling_(memory.slots, most_rows, shape.vocabulary),
         decoder_(weights_, sequences_, sampling_.step(nullptr, nullptr, nullptr, nullptr).positions,
                  stream_.get()),
@@ -60,6 +62,7 @@ class CudaBackend final : public Backend {
   void reset(int slot) override {
     sequences_.clear(slot);
     place(slot, 0);
+    sequences_.settle();
   }
 
   int position(int slot) const override { return slots_[size(slot)].position; }
@@ -87,13 +90,11 @@ class CudaBackend final : public Backend {
 
   void submit(std::span<const int> slots) override {
     assert(slots.size() <= size(most_rows));
-    for (const int slot : slots) {
-      Slot& s = slots_[size(slot)];
-      ++s.submitted;
-      sequences_.reserve(slot, std::min(s.position + s.submitted, memory_.context));
-    }
+    for (const int slot : slots) reserve_for_step(slot);
     decoder_.step(slots);
+    for (const int slot : slots) ++slots_[size(slot)].submitted;
     steps_.push_back({++last_step_, {slots.begin(), slots.end()}});
+    sequences_.settle();
   }
 
   std::vector<SampledToken> collect() override {
@@ -136,12 +137,15 @@ class CudaBackend final : public Backend {
   }
 
   std::unique_ptr<Snapshot> snapshot(int slot) override {
-    return sequences_.snapshot(slot, slots_[size(slot)].position);
+    std::unique_ptr<Snapshot> snapshot = sequences_.snapshot(slot, slots_[size(slot)].position);
+    sequences_.settle();
+    return snapshot;
   }
 
   void restore(int slot, const Snapshot& snapshot) override {
     sequences_.restore(slot, dynamic_cast<const SequenceSnapshot&>(snapshot));
     place(slot, snapshot.position());
+    sequences_.settle();
   }
 
   std::string snapshot_format() const override {
@@ -149,7 +153,9 @@ class CudaBackend final : public Backend {
   }
 
   std::unique_ptr<Snapshot> load_snapshot(std::istream& in, const Snapshot* base) override {
-    return sequences_.load(in, dynamic_cast<const SequenceSnapshot*>(base));
+    std::unique_ptr<Snapshot> snapshot = sequences_.load(in, dynamic_cast<const SequenceSnapshot*>(base));
+    sequences_.settle();
+    return snapshot;
   }
 
  private:
@@ -161,6 +167,16 @@ class CudaBackend final : public Backend {
     std::uint32_t number = 0;
     std::vector<int> slots;
   };
+
+  void reserve_for_step(int slot) {
+    const Slot& s = slots_[size(slot)];
+    try {
+      sequences_.reserve(slot, std::min(s.position + s.submitted + 1, memory_.context));
+    } catch (OutOfMemory& fault) {
+      fault.set_slot(slot);
+      throw;
+    }
+  }
 
   void place(int slot, int position) {
     slots_[size(slot)].position = position;
@@ -175,7 +191,11 @@ class CudaBackend final : public Backend {
       if (look % looks_between_checks != 0) continue;
       // A device that has failed never draws.
       const cudaError_t status = cudaStreamQuery(stream_.get());
-      if (status != cudaErrorNotReady) check(status, "computing the next token");
+      if (status == cudaErrorNotReady) {
+        cudaGetLastError();
+      } else {
+        check(status, "computing the next token");
+      }
       std::this_thread::yield();
     }
   }
@@ -195,60 +215,48 @@ class CudaBackend final : public Backend {
   std::uint32_t last_step_ = 0;
 };
 
-}  // namespace
-
-namespace {
-
-/// Why asking for the devices gave `status`, or none.
-std::string no_device_reason(cudaError_t status) {
-  if (status == cudaSuccess || status == cudaErrorNoDevice) return "there is no NVIDIA GPU";
-  if (status != cudaErrorInsufficientDriver)
-    return fmt::format("the NVIDIA GPU cannot be used: {}", cudaGetErrorString(status));
-  int version = 0;
-  cudaDriverGetVersion(&version);
-  return version == 0 ? "there is no NVIDIA driver" : "the NVIDIA driver is older than this program's CUDA";
+/// Asks the runtime step by step; the first fault ends it.
+Probe probe_device() {
+  Probe probe;
+  const auto asked = [&](cudaError_t status) {
+    if (status == cudaSuccess) return true;
+    cudaGetLastError();
+    probe.fault = fault_of(status);
+    return false;
+  };
+  constexpr int index = 0;  // CUDA_VISIBLE_DEVICES says which that is
+  cudaDeviceProp properties{};
+  if (!asked(cudaRuntimeGetVersion(&probe.runtime)) || !asked(cudaDriverGetVersion(&probe.driver)) ||
+      !asked(cudaGetDeviceCount(&probe.devices)) || probe.devices == 0 ||
+      !asked(cudaGetDeviceProperties(&properties, index)))
+    return probe;
+  probe.name = properties.name;
+  probe.major = properties.major;
+  probe.minor = properties.minor;
+  std::size_t free = 0;
+  std::size_t total = 0;
+  if (!asked(cudaMemGetInfo(&free, &total))) return probe;
+  probe.memory = total;
+  probe.available = free;
+  probe.has_code = has_code_for_device();
+  return probe;
 }
 
 }  // namespace
 
 Device find_device() {
-  Device device;
-  int count = 0;
-  const cudaError_t status = cudaGetDeviceCount(&count);
-  if (status != cudaSuccess || count == 0) {
-    cudaGetLastError();
-    device.reason = no_device_reason(status);
-    return device;
-  }
-  constexpr int index = 0;
-  cudaDeviceProp properties{};
-  check(cudaGetDeviceProperties(&properties, index), "asking for its properties");
-  constexpr int least_major = 8;
-  if (properties.major < least_major) {
-    device.reason = fmt::format("{} is of compute capability {}.{}, and 8.0 is needed", properties.name,
-                                properties.major, properties.minor);
-    return device;
-  }
-  std::size_t free = 0;
-  std::size_t total = 0;
-  const cudaError_t opened = cudaMemGetInfo(&free, &total);
-  if (opened != cudaSuccess) {
-    cudaGetLastError();
-    device.reason = fmt::format("{} cannot be used: {}", properties.name, cudaGetErrorString(opened));
-    return device;
-  }
-  device.name = properties.name;
-  device.memory = total;
-  device.available = free;
-  return device;
+  Probe probe = probe_device();
+  if (std::string reason = reason_against(probe); !reason.empty()) return {.reason = std::move(reason)};
+  return {.name = std::move(probe.name), .memory = probe.memory, .available = probe.available};
 }
 
-MemoryPlan plan(const Shape& shape, int slots, int context) {
+MemoryPlan plan(const Shape& shape, int slots, int context, const SnapshotMemory& snapshots) {
   const SequenceBytes bytes = sequence_bytes(shape);
   const auto each_slot = [&](std::size_t count) { return static_cast<std::uint64_t>(slots) * count; };
   MemoryPlan plan;
   plan.slots = slots;
   plan.context = context;
+  plan.snapshots = snapshots;
   plan.weights = device_bytes(shape);
   plan.kv_cache = each_slot(size(page_count(context)) * bytes.page);
   plan.states = each_slot(bytes.recurrent + bytes.windows);
@@ -258,13 +266,13 @@ MemoryPlan plan(const Shape& shape, int slots, int context) {
 }
 
 std::unique_ptr<Backend> make_backend(const Shape& shape, const Weights& weights, int slots, int context,
-                                      const LoadProgress& progress) {
+                                      const SnapshotMemory& snapshots, const LoadProgress& progress) {
   if (const Device device = find_device(); device.name.empty())
     throw Error("--backend cuda", device.reason, "run with --backend cpu");
   if (slots > most_rows)
     throw Error("--slots",
                 fmt::format("is {}, and the CUDA backend runs up to {} at once", slots, most_rows));
-  const MemoryPlan memory = plan(shape, slots, context);
+  const MemoryPlan memory = plan(shape, slots, context, snapshots);
   if (same_model(shape, demo)) return std::make_unique<CudaBackend<Demo>>(shape, weights, memory, progress);
   assert(same_model(shape, qwen36_35b));
   return std::make_unique<CudaBackend<Qwen36>>(shape, weights, memory, progress);

@@ -121,14 +121,21 @@ void Decoder<Model>::run(StepKind kind, int rows) {
 template <class Model>
 GraphExec Decoder<Model>::capture(StepKind kind, int rows) {
   check(cudaStreamBeginCapture(stream_, cudaStreamCaptureModeThreadLocal), "recording a step");
-  if (kind == StepKind::drawn) {
-    draw_(rows, stream_);
-  } else {
-    launch_chained(stream_, {dim3(1), most_rows}, append_kernel, state_.slots, active_.data(),
-                   state_.positions);
-  }
-  forward(rows);
   cudaGraph_t graph = nullptr;
+  try {
+    if (kind == StepKind::drawn) {
+      draw_(rows, stream_);
+    } else {
+      launch_chained(stream_, {dim3(1), most_rows}, append_kernel, state_.slots, active_.data(),
+                     state_.positions);
+    }
+    forward(rows);
+  } catch (...) {
+    // A stream that goes on recording is of no use for anything else.
+    if (cudaStreamEndCapture(stream_, &graph) == cudaSuccess) cudaGraphDestroy(graph);
+    cudaGetLastError();
+    throw;
+  }
   check(cudaStreamEndCapture(stream_, &graph), "recording a step");
   cudaGraphExec_t executable = nullptr;
   const cudaError_t status = cudaGraphInstantiate(&executable, graph, 0);

@@ -1,10 +1,7 @@
 #include "cuda/device.h"
 
-#include <string>
-
 #include <fmt/format.h>
 
-#include "base/error.h"
 #include "cuda/launch.h"
 #include "model/backend.h"
 #include "model/memory_plan.h"
@@ -12,28 +9,27 @@
 namespace calla::cuda {
 namespace {
 
-std::string advice(cudaError_t status) {
+FaultKind kind_of(cudaError_t status) {
   switch (status) {
     case cudaErrorMemoryAllocation:
-      return "free memory of the GPU, or ask for a shorter --context or fewer --slots";
+      return FaultKind::out_of_memory;
     case cudaErrorInsufficientDriver:
-      return "update the NVIDIA driver, or run with --backend cpu";
+    case cudaErrorStubLibrary:
+      return FaultKind::driver;
+    case cudaErrorSystemDriverMismatch:
+      return FaultKind::other_driver;
     case cudaErrorNoDevice:
-      return "run with --backend cpu";
+      return FaultKind::no_device;
+    case cudaErrorDevicesUnavailable:
+      return FaultKind::busy;
+    case cudaErrorSystemNotReady:
+      return FaultKind::not_ready;
     case cudaErrorNoKernelImageForDevice:
     case cudaErrorInvalidDeviceFunction:
-      return "this build has no code for this GPU: build with CALLA_CUDA_ARCHITECTURES set to its compute "
-             "capability, "
-             "or run with --backend cpu";
-    default:
-      return "start calla again; if it happens again, look at the system's log for the GPU's own report";
-  }
-}
-
-/// Whether CUDA refuses all further work of the process after this.
-bool is_final(cudaError_t status) {
-  switch (status) {
+      return FaultKind::no_code;
+    // After these CUDA refuses all further work of the process.
     case cudaErrorECCUncorrectable:
+    case cudaErrorNvlinkUncorrectable:
     case cudaErrorIllegalAddress:
     case cudaErrorLaunchTimeout:
     case cudaErrorContextIsDestroyed:
@@ -44,19 +40,25 @@ bool is_final(cudaError_t status) {
     case cudaErrorInvalidAddressSpace:
     case cudaErrorInvalidPc:
     case cudaErrorLaunchFailure:
-      return true;
+    case cudaErrorMpsClientTerminated:
+    case cudaErrorExternalDevice:
+      return FaultKind::lost;
     default:
-      return false;
+      return FaultKind::other;
   }
 }
 
 }  // namespace
 
+Fault fault_of(cudaError_t status) { return {.kind = kind_of(status), .words = cudaGetErrorString(status)}; }
+
 void check(cudaError_t status, std::string_view doing) {
   if (status == cudaSuccess) return;
-  const std::string problem = fmt::format("failed while {}: {}", doing, cudaGetErrorString(status));
-  if (is_final(status)) throw DeviceLost("the GPU", problem, advice(status));
-  throw Error("the GPU", problem, advice(status));
+  cudaGetLastError();  // so that it is not taken for a fault of the next launch
+  Fault fault = fault_of(status);
+  // Newer drivers know other faults for good, too: whatever is wrong, a device that answers is not lost.
+  if (fault.kind == FaultKind::other && cudaDeviceSynchronize() != cudaSuccess) fault.kind = FaultKind::lost;
+  throw_fault(fault, doing);
 }
 
 void* device_allocate(std::size_t bytes) {
@@ -66,11 +68,11 @@ void* device_allocate(std::size_t bytes) {
     cudaGetLastError();
     std::size_t free = 0;
     std::size_t total = 0;
-    cudaMemGetInfo(&free, &total);
-    throw Error("the GPU",
-                fmt::format("has no room for {}: {} of {} are free", format_bytes(bytes), format_bytes(free),
-                            format_bytes(total)),
-                advice(status));
+    check(cudaMemGetInfo(&free, &total), "asking for its memory");
+    throw OutOfMemory("the GPU",
+                      fmt::format("has no room for {}: {} of {} are free", format_bytes(bytes),
+                                  format_bytes(free), format_bytes(total)),
+                      "close other programs that use it, or ask for a shorter --context or fewer --slots");
   }
   check(status, "allocating memory");
   return data;
@@ -80,8 +82,15 @@ void device_free(void* data) noexcept { cudaFree(data); }
 
 void* pinned_allocate(std::size_t bytes) {
   void* data = nullptr;
-  check(cudaHostAlloc(&data, bytes == 0 ? 1 : bytes, cudaHostAllocMapped | cudaHostAllocPortable),
-        "allocating pinned memory");
+  const cudaError_t status =
+      cudaHostAlloc(&data, bytes == 0 ? 1 : bytes, cudaHostAllocMapped | cudaHostAllocPortable);
+  if (status == cudaErrorMemoryAllocation) {
+    cudaGetLastError();
+    throw OutOfMemory("memory",
+                      fmt::format("there is no room for {} that stay in place", format_bytes(bytes)),
+                      "close other programs");
+  }
+  check(status, "allocating pinned memory");
   return data;
 }
 

@@ -9,9 +9,14 @@
 
 #include <cuda_runtime_api.h>
 
+#include "cuda/host/faults.h"
+
 namespace calla::cuda {
 
-/// Throws Error that names what was being done, CUDA's own words, and what to do about it.
+Fault fault_of(cudaError_t status);
+
+/// Throws Error, or DeviceLost, that names what was being done, CUDA's own words, and what to do about it.
+/// Every call of the runtime goes through it, but for those that give something back.
 void check(cudaError_t status, std::string_view doing);
 
 void* device_allocate(std::size_t bytes);
@@ -19,7 +24,7 @@ void device_free(void* data) noexcept;
 void* pinned_allocate(std::size_t bytes);
 void pinned_free(void* data) noexcept;
 
-/// An array in device memory. Allocation throws Error with the bytes asked for and the bytes free.
+/// An array in device memory. Allocation throws OutOfMemory with the bytes asked for and the bytes free.
 template <class T>
 class DeviceArray {
  public:

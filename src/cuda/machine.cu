@@ -77,6 +77,13 @@ int multiprocessors() {
 
 }  // namespace
 
+bool has_code_for_device() {
+  cudaFuncAttributes attributes{};
+  const cudaError_t status = cudaFuncGetAttributes(&attributes, read_kernel);
+  if (status != cudaSuccess) cudaGetLastError();
+  return fault_of(status).kind != FaultKind::no_code;
+}
+
 double read_bandwidth() {
   constexpr std::size_t bytes = std::size_t{1} << 31U;
   const DeviceArray<std::byte> data(bytes);

@@ -3,6 +3,9 @@
 
 namespace calla::cuda {
 
+/// Whether this program has code for the current device.
+bool has_code_for_device();
+
 /// Bytes a second that a kernel reads from device memory: the best of several passes over far more than the
 /// cache holds.
 double read_bandwidth();

@@ -4,8 +4,8 @@
 
 #include <fmt/format.h>
 
-#include "base/error.h"
 #include "cuda/device.h"
+#include "model/backend.h"
 #include "model/memory_plan.h"
 
 namespace calla::cuda {
@@ -15,14 +15,15 @@ PooledMemory::PooledMemory(std::size_t bytes, cudaStream_t stream) : bytes_(byte
   const cudaError_t status = cudaMallocAsync(&data, bytes, stream);
   if (status == cudaErrorMemoryAllocation) {
     cudaGetLastError();
-    throw Error("the GPU",
-                fmt::format("has no room for {} more of keys, values and states", format_bytes(bytes)),
-                "other programs use its memory; close them, or ask for a shorter --context or fewer --slots");
+    throw OutOfMemory(
+        "the GPU", fmt::format("has no room for {} more of keys, values and states", format_bytes(bytes)),
+        "other programs use its memory; close them, or ask for a shorter --context or fewer --slots");
   }
   check(status, "allocating memory");
   data_ = static_cast<std::byte*>(data);
 }
 
+// Of a device that has failed there is nothing to give back.
 PooledMemory::~PooledMemory() { cudaFreeAsync(data_, stream_); }
 
 void keep_pooled_memory(std::size_t bytes) {

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <utility>
 
 #include "base/error.h"
 
@@ -123,8 +124,10 @@ void SampleSlots::stage_biases(Staging& staging, const SamplingParams& params, c
   if (count > staging.biases.size()) {
     // Steps that read the old list may still run.
     check(cudaStreamSynchronize(stream), "making room for logit biases");
-    staging.biases = PinnedArray<TokenBias>(count);
-    staging.device_biases = DeviceArray<TokenBias>(count);
+    PinnedArray<TokenBias> host(count);
+    DeviceArray<TokenBias> device(count);
+    staging.biases = std::move(host);
+    staging.device_biases = std::move(device);
   }
   const std::span<TokenBias> biases(staging.biases.data(), count);
   std::transform(params.logit_bias.begin(), params.logit_bias.end(), biases.begin(), [](const auto& bias) {

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <istream>
+#include <iterator>
 #include <ostream>
 #include <utility>
 
@@ -10,45 +11,15 @@
 namespace calla::cuda {
 namespace {
 
+// Of host memory, for shapes whose pages are smaller than is good for copies.
+constexpr std::size_t least_piece = std::size_t{1} << 20U;
+
 std::size_t size(int extent) { return static_cast<std::size_t>(extent); }
 
 std::size_t floats(std::size_t bytes) { return bytes / sizeof(float); }
 
 /// Pages that are never written again once a sequence has grown to some length.
 int full_pages(int positions) { return positions / page_positions; }
-
-/// Device memory through a staging buffer to a stream, or back.
-class Staging {
- public:
-  explicit Staging(cudaStream_t stream) : stream_(stream) {}
-
-  void write(std::ostream& out, const std::byte* from, std::size_t bytes) {
-    pieces(bytes, [&](std::size_t at, std::size_t count) {
-      check(cudaMemcpyAsync(buffer_.data(), from + at, count, cudaMemcpyDeviceToHost, stream_),
-            "saving a snapshot");
-      check(cudaStreamSynchronize(stream_), "saving a snapshot");
-      write_values(out, std::span<const std::byte>(buffer_.data(), count));
-    });
-  }
-  void read(std::istream& in, std::byte* to, std::size_t bytes) {
-    pieces(bytes, [&](std::size_t at, std::size_t count) {
-      read_values(in, std::span(buffer_.data(), count));
-      check(cudaMemcpyAsync(to + at, buffer_.data(), count, cudaMemcpyHostToDevice, stream_),
-            "loading a snapshot");
-      check(cudaStreamSynchronize(stream_), "loading a snapshot");
-    });
-  }
-
- private:
-  static constexpr std::size_t piece = std::size_t{4} << 20U;
-  template <class Move>
-  static void pieces(std::size_t bytes, Move move) {
-    for (std::size_t at = 0; at < bytes; at += piece) move(at, std::min(piece, bytes - at));
-  }
-
-  cudaStream_t stream_;
-  PinnedArray<std::byte> buffer_{piece};
-};
 
 }  // namespace
 
@@ -63,11 +34,13 @@ SequenceBytes sequence_bytes(const Shape& shape) {
       .logits = sizeof(float) * size(shape.vocabulary)};
 }
 
-Sequences::Sequences(const Shape& shape, int slots, int context, cudaStream_t stream)
+Sequences::Sequences(const Shape& shape, int slots, int context, const SnapshotMemory& snapshots,
+                     cudaStream_t stream)
     : bytes_(sequence_bytes(shape)),
       context_(context),
       max_pages_(page_count(context)),
       stream_(stream),
+      store_(snapshots, std::max(bytes_.page, least_piece), stream),
       pages_(size(slots)),
       recurrent_(size(slots) * floats(bytes_.recurrent)),
       windows_(size(slots) * floats(bytes_.windows)),
@@ -104,70 +77,75 @@ void Sequences::clear(int slot) {
 }
 
 void Sequences::reserve(int slot, int positions) {
-  std::vector<Page> pages = pages_[size(slot)];
-  const std::size_t held = pages.size();
-  while (pages.size() < size(page_count(positions))) pages.push_back(empty_page());
-  if (pages.size() > held) set_pages(slot, std::move(pages), held);
+  std::vector<Hold>& pages = pages_[size(slot)];
+  std::vector<Hold> added;
+  while (pages.size() + added.size() < size(page_count(positions))) added.emplace_back(store_, empty_page());
+  if (added.empty()) return;
+  point_to(slot, added, pages.size());
+  pages.insert(pages.end(), std::make_move_iterator(added.begin()), std::make_move_iterator(added.end()));
 }
 
-void Sequences::set_pages(int slot, std::vector<Page> pages, std::size_t first_changed) {
+/// Lets the table of a slot's pages point to these, from the page with number `first` on.
+void Sequences::point_to(int slot, std::span<const Hold> pages, std::size_t first) {
   std::vector<const std::byte*> pointers;
-  for (std::size_t i = first_changed; i < pages.size(); ++i) pointers.push_back(pages[i]->data());
+  for (const Hold& page : pages) pointers.push_back(page.block()->data());
+  if (pointers.empty()) return;
   // From memory that is not pinned the copy has taken what it needs when the call returns.
-  if (!pointers.empty()) {
-    check(cudaMemcpyAsync(page_pointers_.data() + size(slot) * size(max_pages_) + first_changed,
-                          static_cast<const void*>(pointers.data()), pointers.size() * sizeof(std::byte*),
-                          cudaMemcpyHostToDevice, stream_),
-          "adding pages");
-  }
-  pages_[size(slot)] = std::move(pages);
+  check(cudaMemcpyAsync(page_pointers_.data() + size(slot) * size(max_pages_) + first,
+                        static_cast<const void*>(pointers.data()), pointers.size() * sizeof(std::byte*),
+                        cudaMemcpyHostToDevice, stream_),
+        "adding pages");
 }
 
 Page Sequences::empty_page() {
-  auto page = std::make_shared<PooledMemory>(bytes_.page, stream_);
+  Page page = store_.create(bytes_.page);
   // Attention multiplies what lies behind the newest position by zero: it must be a number.
   check(cudaMemsetAsync(page->data(), 0, bytes_.page, stream_), "clearing a page");
   return page;
 }
 
-Page Sequences::copy_of(const Page& page) {
-  auto copy = std::make_shared<PooledMemory>(bytes_.page, stream_);
-  check(cudaMemcpyAsync(copy->data(), page->data(), bytes_.page, cudaMemcpyDeviceToDevice, stream_),
-        "copying a page");
-  return copy;
+template <class Visit>
+void Sequences::visit_rest(int slot, Visit visit) const {
+  visit(recurrent_of(slot), std::size_t{0}, bytes_.recurrent);
+  visit(windows_of(slot), bytes_.recurrent, bytes_.windows);
+  visit(logits_of(slot), bytes_.recurrent + bytes_.windows, bytes_.logits);
 }
 
 std::unique_ptr<SequenceSnapshot> Sequences::snapshot(int slot, int position) {
-  std::vector<Page> pages = pages_[size(slot)];
-  pages.resize(size(page_count(position)));
-  if (full_pages(position) < page_count(position)) pages.back() = copy_of(pages.back());
-  const auto rest =
-      std::make_shared<PooledMemory>(bytes_.recurrent + bytes_.windows + bytes_.logits, stream_);
-  std::byte* at = rest->data();
-  const auto copy = [&](const float* from, std::size_t bytes) {
-    check(cudaMemcpyAsync(at, from, bytes, cudaMemcpyDeviceToDevice, stream_), "copying a state");
-    at += bytes;
-  };
-  copy(recurrent_of(slot), bytes_.recurrent);
-  copy(windows_of(slot), bytes_.windows);
-  copy(logits_of(slot), bytes_.logits);
+  const std::vector<Hold>& held = pages_[size(slot)];
+  std::vector<Page> pages;
+  for (std::size_t i = 0; i < size(full_pages(position)); ++i) pages.push_back(held[i].block());
+  if (full_pages(position) < page_count(position)) {
+    Page copy = store_.create(bytes_.page);
+    held[pages.size()].block()->copy_to(copy->data(), 0, bytes_.page);
+    pages.push_back(std::move(copy));
+  }
+  std::shared_ptr<MemoryBlock> rest = store_.create(rest_bytes());
+  visit_rest(slot, [&](const float* from, std::size_t at, std::size_t bytes) {
+    check(cudaMemcpyAsync(rest->data() + at, from, bytes, cudaMemcpyDeviceToDevice, stream_),
+          "copying a state");
+  });
   Event copied = make_event();
   check(cudaEventRecord(copied.get(), stream_), "recording an event");
-  return std::make_unique<SequenceSnapshot>(position, std::move(pages), rest, bytes_, std::move(copied));
+  return std::make_unique<SequenceSnapshot>(position, std::move(pages), std::move(rest), std::move(copied));
 }
 
 void Sequences::restore(int slot, const SequenceSnapshot& snapshot) {
-  std::vector<Page> pages = snapshot.pages();
-  if (full_pages(snapshot.position()) < page_count(snapshot.position())) pages.back() = copy_of(pages.back());
-  set_pages(slot, std::move(pages), 0);
-  const std::byte* at = snapshot.rest();
-  const auto copy = [&](float* to, std::size_t bytes) {
-    check(cudaMemcpyAsync(to, at, bytes, cudaMemcpyDeviceToDevice, stream_), "restoring a state");
-    at += bytes;
-  };
-  copy(recurrent_of(slot), bytes_.recurrent);
-  copy(windows_of(slot), bytes_.windows);
-  copy(logits_of(slot), bytes_.logits);
+  // What is there already must not make room for what is not.
+  for (const Page& page : snapshot.pages()) store_.residency().touch(*page);
+  store_.residency().touch(snapshot.rest());
+  std::vector<Hold> pages;
+  for (std::size_t i = 0; i < size(full_pages(snapshot.position())); ++i)
+    pages.emplace_back(store_, snapshot.pages()[i]);
+  if (pages.size() < snapshot.pages().size()) {
+    pages.emplace_back(store_, store_.create(bytes_.page));
+    snapshot.pages().back()->copy_to(pages.back().block()->data(), 0, bytes_.page);
+  }
+  point_to(slot, pages, 0);
+  pages_[size(slot)] = std::move(pages);
+  visit_rest(slot, [&](float* to, std::size_t at, std::size_t bytes) {
+    snapshot.rest().copy_to(reinterpret_cast<std::byte*>(to), at, bytes);
+  });
 }
 
 std::unique_ptr<SequenceSnapshot> Sequences::load(std::istream& in, const SequenceSnapshot* base) {
@@ -178,24 +156,19 @@ std::unique_ptr<SequenceSnapshot> Sequences::load(std::istream& in, const Sequen
     pages.assign(shared, shared + full_pages(saved.from));
   }
   Staging staging(stream_);
-  while (pages.size() < size(page_count(saved.position))) {
-    const auto page = std::make_shared<PooledMemory>(bytes_.page, stream_);
-    staging.read(in, page->data(), bytes_.page);
-    pages.push_back(page);
-  }
-  const auto rest =
-      std::make_shared<PooledMemory>(bytes_.recurrent + bytes_.windows + bytes_.logits, stream_);
-  staging.read(in, rest->data(), rest->bytes());
-  return std::make_unique<SequenceSnapshot>(saved.position, std::move(pages), rest, bytes_, make_event());
+  const auto read = [&](std::size_t bytes) {
+    std::shared_ptr<MemoryBlock> block = store_.create(bytes);
+    staging.read(in, block->data(), bytes);
+    return block;
+  };
+  while (pages.size() < size(page_count(saved.position))) pages.push_back(read(bytes_.page));
+  std::shared_ptr<MemoryBlock> rest = read(rest_bytes());
+  return std::make_unique<SequenceSnapshot>(saved.position, std::move(pages), std::move(rest), make_event());
 }
 
-SequenceSnapshot::SequenceSnapshot(int position, std::vector<Page> pages, Page rest,
-                                   const SequenceBytes& bytes, Event copied)
-    : position_(position),
-      pages_(std::move(pages)),
-      rest_(std::move(rest)),
-      bytes_(bytes),
-      copied_(std::move(copied)) {}
+SequenceSnapshot::SequenceSnapshot(int position, std::vector<Page> pages, std::shared_ptr<MemoryBlock> rest,
+                                   Event copied)
+    : position_(position), pages_(std::move(pages)), rest_(std::move(rest)), copied_(std::move(copied)) {}
 
 std::vector<MemoryPiece> SequenceSnapshot::memory() const {
   std::vector<MemoryPiece> pieces{{rest_.get(), rest_->bytes()}};
@@ -208,9 +181,8 @@ void SequenceSnapshot::save(std::ostream& out, int from) const {
   write_span(out, {from, position_});
   const Stream stream = make_stream();
   Staging staging(stream.get());
-  for (std::size_t i = size(full_pages(from)); i < pages_.size(); ++i)
-    staging.write(out, pages_[i]->data(), bytes_.page);
-  staging.write(out, rest_->data(), rest_->bytes());
+  for (std::size_t i = size(full_pages(from)); i < pages_.size(); ++i) pages_[i]->write(out, staging);
+  rest_->write(out, staging);
 }
 
 }  // namespace calla::cuda

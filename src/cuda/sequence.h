@@ -6,8 +6,8 @@
 #include <span>
 #include <vector>
 
+#include "cuda/block_store.h"
 #include "cuda/device.h"
-#include "cuda/pool.h"
 #include "cuda/state.h"
 #include "model/backend.h"
 
@@ -25,13 +25,16 @@ SequenceBytes sequence_bytes(const Shape& shape);
 /// Pages that hold some positions.
 constexpr int page_count(int positions) { return (positions + page_positions - 1) / page_positions; }
 
+/// A page of keys and values, shared by the sequences and snapshots that have its positions in common.
+using Page = std::shared_ptr<MemoryBlock>;
+
 class SequenceSnapshot;
 
 /// All slots' states, windows, pages and logits, at addresses that never change; everything happens in the
 /// order of the stream.
 class Sequences {
  public:
-  Sequences(const Shape& shape, int slots, int context, cudaStream_t stream);
+  Sequences(const Shape& shape, int slots, int context, const SnapshotMemory& snapshots, cudaStream_t stream);
 
   // For kernels, all in device memory.
   const PageTable* page_tables() const { return page_tables_.data(); }    // [slots]
@@ -46,25 +49,34 @@ class Sequences {
 
   /// Empties a slot.
   void clear(int slot);
-  /// Makes room for positions below `positions`. Throws Error when the device has none.
+  /// Makes room for positions below `positions`. Throws OutOfMemory when the device has none.
   void reserve(int slot, int positions);
 
-  /// The first `position` tokens of a slot, whose newest logits are what the slot's row has.
+  /// The first `position` tokens of a slot, whose newest logits are what the slot's row has. Throws
+  /// OutOfMemory.
   std::unique_ptr<SequenceSnapshot> snapshot(int slot, int position);
+  /// Throws OutOfMemory.
   void restore(int slot, const SequenceSnapshot& snapshot);
-  /// Reads what SequenceSnapshot::save has written.
+  /// Reads what SequenceSnapshot::save has written. Throws OutOfMemory.
   std::unique_ptr<SequenceSnapshot> load(std::istream& in, const SequenceSnapshot* base);
 
+  /// Moves snapshots to the host while they hold more of the device's memory than they may.
+  void settle() { store_.residency().settle(); }
+
  private:
-  void set_pages(int slot, std::vector<Page> pages, std::size_t first_changed);
-  Page copy_of(const Page& page);
+  void point_to(int slot, std::span<const Hold> pages, std::size_t first);
   Page empty_page();
+  std::size_t rest_bytes() const { return bytes_.recurrent + bytes_.windows + bytes_.logits; }
+  /// Calls `visit(float* of_slot, std::size_t at, std::size_t bytes)` for what a snapshot has besides pages.
+  template <class Visit>
+  void visit_rest(int slot, Visit visit) const;
 
   SequenceBytes bytes_;
   int context_;
   int max_pages_;
   cudaStream_t stream_;
-  std::vector<std::vector<Page>> pages_;  // of each slot
+  BlockStore store_;
+  std::vector<std::vector<Hold>> pages_;  // of each slot
   DeviceArray<float> recurrent_;
   DeviceArray<float> windows_;
   DeviceArray<float> logits_;
@@ -77,8 +89,7 @@ class Sequences {
 /// Shares the full pages of its sequence, and has a copy of all else.
 class SequenceSnapshot final : public Snapshot {
  public:
-  SequenceSnapshot(int position, std::vector<Page> pages, Page rest, const SequenceBytes& bytes,
-                   Event copied);
+  SequenceSnapshot(int position, std::vector<Page> pages, std::shared_ptr<MemoryBlock> rest, Event copied);
 
   int position() const override { return position_; }
   std::vector<MemoryPiece> memory() const override;
@@ -86,14 +97,13 @@ class SequenceSnapshot final : public Snapshot {
 
   const std::vector<Page>& pages() const { return pages_; }
   /// Recurrent states, windows and logits, one behind the other.
-  const std::byte* rest() const { return rest_->data(); }
+  MemoryBlock& rest() const { return *rest_; }
 
  private:
   int position_;
   std::vector<Page> pages_;  // the last one, where it is not full, is its own
-  Page rest_;
-  SequenceBytes bytes_;
-  Event copied_;  // when all of it is there
+  std::shared_ptr<MemoryBlock> rest_;
+  Event copied_;  // when all of it has been written, wherever it has gone since
 };
 
 }  // namespace calla::cuda

@@ -1,5 +1,6 @@
 #include "model/memory_plan.h"
 
+#include <algorithm>
 #include <array>
 #include <fstream>
 #include <string>
@@ -14,6 +15,15 @@
 #endif
 
 namespace calla {
+namespace {
+
+/// Unless somebody asks for it, other programs keep most of what is free.
+std::uint64_t part(std::uint64_t free) {
+  constexpr std::uint64_t most = std::uint64_t{8} << 30U;
+  return std::min(free / 4, most);
+}
+
+}  // namespace
 
 std::string format_bytes(std::uint64_t bytes) {
   constexpr std::array<std::string_view, 5> units{"B", "kB", "MB", "GB", "TB"};
@@ -53,6 +63,17 @@ std::optional<std::uint64_t> available_memory() {
   return std::nullopt;
 }
 #endif
+
+SnapshotMemory plan_snapshots(std::optional<std::uint64_t> asked, std::uint64_t left,
+                              std::optional<std::uint64_t> host) {
+  if (!host) return {.device = asked.value_or(part(left)), .host = 0};
+  if (!asked) return {.device = part(left), .host = part(*host)};
+  // Even so the device keeps room for what it needs besides, and the machine for all but what cannot move.
+  SnapshotMemory memory;
+  memory.device = std::min(*asked, left / 4 * 3);
+  memory.host = std::min(*asked - memory.device, *host / 4 * 3);
+  return memory;
+}
 
 void require_fit(const MemoryPlan& plan, std::uint64_t available) {
   if (plan.total() <= available) return;

@@ -134,6 +134,15 @@ TEST_F(BadInput, AMissingTokenizer) {
 
 TEST_F(BadInput, AContextBeyondTheModels) {
   expect_refused({"run", "--context", "5000", "Hi"}, {"--context", "5000", "4096"});
+  expect_refused({"info", "--context", "5000"}, {"--context", "5000", "4096"});
+}
+
+TEST_F(BadInput, ABackendThatThisMachineCannotRun) {
+  for (const char* backend : {"cuda", "metal"}) {
+    if (run_calla({"info", "--backend", backend}).code == 0) continue;  // it can
+    for (const char* command : {"info", "run"})
+      expect_refused({command, "--backend", backend}, {"--backend", backend}, 1, "Hi");
+  }
 }
 
 TEST_F(BadInput, APromptLongerThanTheContext) {

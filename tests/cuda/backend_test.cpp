@@ -1,18 +1,31 @@
 #include "cuda/backend.h"
 
+#include <array>
+#include <atomic>
+#include <sstream>
+#include <thread>
+
 #include <gtest/gtest.h>
 
 #include "base/error.h"
+#include "limited_pool.h"
 #include "reference/backend.h"
 #include "support/backend_contract.h"
 #include "support/divergence.h"
 
 namespace calla {
 namespace test {
-INSTANTIATE_TEST_SUITE_P(Cuda, BackendContract,
-                         testing::Values([](const Shape& shape, Weights weights, int slots, int context) {
-                           return cuda::make_backend(shape, weights, slots, context, {});
-                         }),
+namespace {
+BackendMaker maker(const SnapshotMemory& snapshots) {
+  return [snapshots](const Shape& shape, Weights weights, int slots, int context) {
+    return cuda::make_backend(shape, weights, slots, context, snapshots, {});
+  };
+}
+}  // namespace
+INSTANTIATE_TEST_SUITE_P(Cuda, BackendContract, testing::Values(maker({})),
+                         [](const auto&) { return "Gpu"; });
+// All snapshots move to the host at once.
+INSTANTIATE_TEST_SUITE_P(CudaOnHost, BackendContract, testing::Values(maker({.device = 0, .host = 1 << 28})),
                          [](const auto&) { return "Gpu"; });
 }  // namespace test
 
@@ -25,8 +38,8 @@ using test::divergence;
 using test::long_prompt;
 using test::scores;
 
-std::unique_ptr<Backend> make(int slots, int context, const Shape& shape = demo) {
-  return make_backend(shape, test::demo_weights(), slots, context, {});
+std::unique_ptr<Backend> make(int slots, int context, const SnapshotMemory& snapshots = {}) {
+  return make_backend(demo, test::demo_weights(), slots, context, snapshots, {});
 }
 
 TEST(CudaBackend, DecodesAsTheReferenceDoes) {
@@ -99,11 +112,120 @@ TEST(CudaBackend, FewerLayersRun) {
   cut.layers = 4;
   Weights weights = test::demo_weights();
   weights.layers.resize(4);
-  const auto b = make_backend(cut, weights, 1, 256, {});
+  const auto b = make_backend(cut, weights, 1, 256, {}, {});
   const auto truth = reference::make_backend(cut, weights, 1, 256);
   const auto expected = scores(*truth, 0, test::prompt());
   const auto actual = scores(*b, 0, test::prompt());
   EXPECT_LT(divergence(expected.back(), actual.back()), 1e-4);
+}
+
+std::string saved(const Snapshot& snapshot) {
+  std::stringstream out;
+  snapshot.save(out, 0);
+  return out.str();
+}
+
+TEST(CudaBackend, SnapshotsOnTheHostAreTheSameToTheBit) {
+  const auto there = make(2, 4096);
+  const auto moved = make(2, 4096, {.device = 0, .host = 1 << 28});
+  std::vector<std::unique_ptr<Snapshot>> first;
+  std::vector<std::unique_ptr<Snapshot>> second;
+  for (const int length : {40, 256, 700, 1500}) {
+    begin(*there, 0, long_prompt(length));
+    begin(*moved, 0, long_prompt(length));
+    first.push_back(there->snapshot(0));
+    second.push_back(moved->snapshot(0));
+  }
+  // Other sequences write over whatever memory was given back.
+  begin(*moved, 0, long_prompt(2500));
+  for (std::size_t i = 0; i < first.size(); ++i) EXPECT_EQ(saved(*first[i]), saved(*second[i])) << i;
+  const std::vector<Token> probe{17, 18, 19};
+  for (std::size_t round = 0; round < 2; ++round) {
+    for (std::size_t i = 0; i < first.size(); ++i) {
+      there->restore(1, *first[i]);
+      moved->restore(1, *second[i]);
+      EXPECT_EQ(scores(*there, 1, probe), scores(*moved, 1, probe)) << i;
+    }
+  }
+  for (std::size_t i = 0; i < first.size(); ++i) EXPECT_EQ(saved(*first[i]), saved(*second[i])) << i;
+}
+
+TEST(CudaBackend, ASnapshotIsSavedWhileItsMemoryMoves) {
+  const auto b = make(2, 4096, {.device = 0, .host = 1 << 28});
+  begin(*b, 0, long_prompt(2000));
+  const auto snapshot = b->snapshot(0);
+  const std::string expected = saved(*snapshot);
+  std::atomic<bool> done{false};
+  std::atomic<int> wrong{0};
+  std::thread saver([&] {
+    for (int i = 0; i < 30; ++i) wrong += saved(*snapshot) == expected ? 0 : 1;
+    done = true;
+  });
+  while (!done) {
+    b->restore(1, *snapshot);  // its pages come back
+    b->reset(1);               // and move again
+    b->reset(0);
+  }
+  saver.join();
+  EXPECT_EQ(wrong, 0);
+}
+
+TEST(CudaBackend, APromptThatThereIsNoMemoryForChangesNothing) {
+  const auto b = make(2, 4096);
+  begin(*b, 0, long_prompt(300));
+  const std::vector<Token> expected = decode(*b, 0, 12);
+  begin(*b, 0, long_prompt(300));
+  const test::LimitedPool pool(4 << 20);
+  b->reset(1);
+  b->set_sampling(1, {.temperature = 0}, {});
+  EXPECT_THROW(b->prefill(1, long_prompt(4000), true), OutOfMemory);
+  EXPECT_EQ(b->position(1), 0);
+  EXPECT_EQ(decode(*b, 0, 12), expected);
+  b->prefill(1, long_prompt(300), true);
+  EXPECT_EQ(decode(*b, 1, 12), expected) << "as much as there is room for";
+  b->reset(1);  // before its pages' pool goes
+}
+
+TEST(CudaBackend, AStepThatThereIsNoMemoryForNamesItsSlot) {
+  const auto b = make(2, 2048);
+  begin(*b, 0, long_prompt(250));
+  const std::vector<Token> expected = decode(*b, 0, 12);
+  begin(*b, 0, long_prompt(250));
+  begin(*b, 1, long_prompt(30));
+  const std::vector<Token> others = decode(*b, 1, 12);
+  begin(*b, 1, long_prompt(30));
+  std::vector<Token> tokens = decode(*b, 0, 6);  // its page is full
+  {
+    const test::LimitedPool pool(0);
+    try {
+      b->submit(std::array{1, 0});
+      FAIL() << "there was memory";
+    } catch (const OutOfMemory& fault) {
+      EXPECT_EQ(fault.slot(), 0);
+    }
+    EXPECT_EQ(decode(*b, 1, 12), others) << "the other one goes on";
+  }
+  for (const Token token : decode(*b, 0, 6)) tokens.push_back(token);
+  EXPECT_EQ(tokens, expected) << "and so does this one when there is memory";
+}
+
+TEST(CudaBackend, SnapshotsMakeRoomForSequences) {
+  // As much of the device as they like, and then sequences want it.
+  const auto b = make(1, 4096, {.device = std::uint64_t{1} << 40U, .host = 1 << 28});
+  const test::LimitedPool pool(12 << 20);
+  std::vector<std::unique_ptr<Snapshot>> snapshots;
+  std::vector<std::vector<Token>> expected;
+  for (int i = 0; i < 6; ++i) {
+    begin(*b, 0, long_prompt(600 + 100 * i));
+    snapshots.push_back(b->snapshot(0));
+    expected.push_back(decode(*b, 0, 5));
+  }
+  for (std::size_t i = 0; i < snapshots.size(); ++i) {
+    b->restore(0, *snapshots[i]);
+    EXPECT_EQ(decode(*b, 0, 5), expected[i]) << i;
+  }
+  b->reset(0);
+  snapshots.clear();  // before their pool goes
 }
 
 TEST(CudaBackend, SaysWhatItCannotDo) { EXPECT_THROW(make(17, 256), Error); }

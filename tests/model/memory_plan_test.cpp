@@ -1,5 +1,8 @@
 #include "model/memory_plan.h"
 
+#include <optional>
+#include <utility>
+
 #include <gtest/gtest.h>
 
 #include "base/error.h"
@@ -30,6 +33,26 @@ TEST(MemoryPlan, WhatDoesNotFitIsRefusedWithItsNumbers) {
       EXPECT_NE(message.find(part), std::string::npos) << part << " in: " << message;
     }
   }
+}
+
+TEST(MemoryPlan, SnapshotsTakeAPartOfWhatIsLeft) {
+  constexpr std::uint64_t gib = std::uint64_t{1} << 30U;
+  const auto plan = [&](std::optional<std::uint64_t> asked, std::uint64_t left,
+                        std::optional<std::uint64_t> host) {
+    const SnapshotMemory memory = plan_snapshots(asked, left, host);
+    return std::pair(memory.device, memory.host);
+  };
+  // Nobody asks.
+  EXPECT_EQ(plan({}, 4 * gib, {}), std::pair(gib, std::uint64_t{0}));
+  EXPECT_EQ(plan({}, 4 * gib, 12 * gib), std::pair(gib, 3 * gib));
+  EXPECT_EQ(plan({}, 400 * gib, 400 * gib), std::pair(8 * gib, 8 * gib)) << "no more than is of use";
+  EXPECT_EQ(plan({}, 0, 4 * gib), std::pair(std::uint64_t{0}, gib));
+  // Somebody does.
+  EXPECT_EQ(plan(0, 4 * gib, 12 * gib), std::pair(std::uint64_t{0}, std::uint64_t{0}));
+  EXPECT_EQ(plan(9 * gib, 4 * gib, {}), std::pair(9 * gib, std::uint64_t{0})) << "where nothing can move";
+  EXPECT_EQ(plan(2 * gib, 4 * gib, 12 * gib), std::pair(2 * gib, std::uint64_t{0}));
+  EXPECT_EQ(plan(9 * gib, 4 * gib, 12 * gib), std::pair(3 * gib, 6 * gib));
+  EXPECT_EQ(plan(99 * gib, 4 * gib, 12 * gib), std::pair(3 * gib, 9 * gib)) << "what there is";
 }
 
 TEST(MemoryPlan, TheMachineSaysWhatIsAvailable) {
