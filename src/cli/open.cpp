@@ -115,7 +115,10 @@ MemoryPlan plan_memory(const ModelFlags& flags, const ModelConfig& config, std::
 
 std::unique_ptr<Backend> load_backend(const ModelFlags& flags, const ModelWeights& model,
                                       const MemoryPlan& plan, const LoadProgress& progress) {
-  if (const std::optional<std::uint64_t> available = available_memory(flags)) require_fit(plan, *available);
+  const bool on_gpu = thread_count(flags) == 0;
+  const std::string where = on_gpu ? "memory of " + device_name(flags) : "memory";
+  if (const std::optional<std::uint64_t> available = available_memory(flags))
+    require_fit(plan, *available, where);
   if (const std::string reason = fallback_reason(flags); !reason.empty())
     put(STDERR_FILENO, fmt::format("calla: {}; running on the CPU\n", reason));
   ProgressBar bar(fmt::format("Loading {}", name(model.config.shape)));

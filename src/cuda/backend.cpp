@@ -11,7 +11,7 @@
 
 #include "base/error.h"
 #include "cuda/decoder.h"
-#include "cuda/host/faults.h"
+#include "cuda/fault_of.h"
 #include "cuda/machine.h"
 #include "cuda/models.h"
 #include "cuda/prefill.h"

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include "cuda/fault_of.h"
 #include "cuda/launch.h"
 #include "model/backend.h"
 #include "model/memory_plan.h"
@@ -56,8 +57,9 @@ void check(cudaError_t status, std::string_view doing) {
   if (status == cudaSuccess) return;
   cudaGetLastError();  // so that it is not taken for a fault of the next launch
   Fault fault = fault_of(status);
-  // Newer drivers know other faults for good, too: whatever is wrong, a device that answers is not lost.
-  if (fault.kind == FaultKind::other && cudaDeviceSynchronize() != cudaSuccess) fault.kind = FaultKind::lost;
+  // Newer drivers know other faults for good, too: they come again whatever is asked.
+  if (fault.kind == FaultKind::other && cudaDeviceSynchronize() == status) fault.kind = FaultKind::lost;
+  cudaGetLastError();
   throw_fault(fault, doing);
 }
 

@@ -9,14 +9,9 @@
 
 #include <cuda_runtime_api.h>
 
-#include "cuda/host/faults.h"
-
 namespace calla::cuda {
 
-Fault fault_of(cudaError_t status);
-
 /// Throws Error, or DeviceLost, that names what was being done, CUDA's own words, and what to do about it.
-/// Every call of the runtime goes through it, but for those that give something back.
 void check(cudaError_t status, std::string_view doing);
 
 void* device_allocate(std::size_t bytes);

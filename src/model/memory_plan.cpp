@@ -75,10 +75,10 @@ SnapshotMemory plan_snapshots(std::optional<std::uint64_t> asked, std::uint64_t 
   return memory;
 }
 
-void require_fit(const MemoryPlan& plan, std::uint64_t available) {
+void require_fit(const MemoryPlan& plan, std::uint64_t available, std::string_view where) {
   if (plan.total() <= available) return;
   throw Error(
-      "memory",
+      where,
       fmt::format(
           "the model needs {} ({} weights, {} KV cache for {} x {} tokens, {} state, {} workspace) and {} "
           "are available",

@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <string_view>
 
 namespace calla {
 
@@ -39,7 +40,7 @@ std::optional<std::uint64_t> available_memory();
 SnapshotMemory plan_snapshots(std::optional<std::uint64_t> asked, std::uint64_t left,
                               std::optional<std::uint64_t> host);
 
-/// Throws Error with the plan's numbers when it exceeds `available`.
-void require_fit(const MemoryPlan& plan, std::uint64_t available);
+/// Throws Error with the plan's numbers when it exceeds `available`; `where` is whose memory it is.
+void require_fit(const MemoryPlan& plan, std::uint64_t available, std::string_view where = "memory");
 
 }  // namespace calla
