@@ -12,7 +12,8 @@
 namespace calla::cuda {
 namespace {
 
-constexpr std::size_t slab_bytes = std::size_t{128} << 20U;
+// Small, since pinning may keep the driver from everything else.
+constexpr std::size_t slab_bytes = std::size_t{32} << 20U;
 
 /// Touching memory is most of the work of pinning it, and needs no lock of the driver.
 std::byte* pin(std::size_t bytes) {
@@ -138,7 +139,8 @@ std::shared_ptr<PooledMemory> BlockStore::allocate(std::size_t bytes) {
     try {
       return std::make_shared<PooledMemory>(bytes, stream_);
     } catch (const OutOfMemory&) {
-      if (!residency_.make_room(bytes)) throw;
+      const bool moved = residency_.make_room(bytes);
+      if (!moved && (residency_.idle_bytes() == 0 || !pinned_.wait_for_more())) throw;
     }
     check(cudaStreamSynchronize(out_.get()), "making room");
   }

@@ -30,7 +30,7 @@ PinnedPool::~PinnedPool() {
       const std::lock_guard lock(mutex_);
       closing_ = true;
     }
-    changed_.notify_one();
+    changed_.notify_all();
     thread_.join();
   }
   assert(free_.size() * piece_bytes_ == pinned_);
@@ -40,20 +40,29 @@ PinnedPool::~PinnedPool() {
 std::optional<PinnedMemory> PinnedPool::take(std::size_t bytes) {
   const std::size_t count = (bytes + piece_bytes_ - 1) / piece_bytes_;
   const std::lock_guard lock(mutex_);
-  // What is asked for next is likely to be as much.
-  if (free_.size() < 2 * count && !wanted_ && next_slab() > 0) {
-    wanted_ = true;
-    changed_.notify_one();
+  std::vector<std::byte*> pieces;
+  if (free_.size() >= count) {
+    pieces.assign(free_.end() - static_cast<std::ptrdiff_t>(count), free_.end());
+    free_.resize(free_.size() - count);
   }
-  if (free_.size() < count) return std::nullopt;
-  std::vector<std::byte*> pieces(free_.end() - static_cast<std::ptrdiff_t>(count), free_.end());
-  free_.resize(free_.size() - count);
+  // What is asked for next is likely to be as much.
+  wanted_ = std::max(wanted_, 2 * count);
+  if (growing()) changed_.notify_all();
+  if (pieces.size() < count) return std::nullopt;
   return PinnedMemory(*this, std::move(pieces));
+}
+
+bool PinnedPool::wait_for_more() {
+  std::unique_lock lock(mutex_);
+  const std::size_t before = free_.size();
+  changed_.wait(lock, [&] { return free_.size() > before || !growing(); });
+  return free_.size() > before;
 }
 
 void PinnedPool::give_back(std::span<std::byte* const> pieces) {
   const std::lock_guard lock(mutex_);
   free_.insert(free_.end(), pieces.begin(), pieces.end());
+  changed_.notify_all();
 }
 
 std::uint64_t PinnedPool::pinned_bytes() const {
@@ -78,16 +87,14 @@ void PinnedPool::add(Slab slab) {
 void PinnedPool::run() {
   std::unique_lock lock(mutex_);
   for (;;) {
-    changed_.wait(lock, [&] { return closing_ || wanted_; });
+    changed_.wait(lock, [&] { return closing_ || growing(); });
     if (closing_) return;
     const std::size_t bytes = next_slab();
-    if (bytes > 0) {
-      lock.unlock();
-      std::byte* const memory = source_.pin(bytes);
-      lock.lock();
-      add({memory, bytes});
-    }
-    wanted_ = false;
+    lock.unlock();
+    std::byte* const memory = source_.pin(bytes);
+    lock.lock();
+    add({memory, bytes});
+    changed_.notify_all();
   }
 }
 

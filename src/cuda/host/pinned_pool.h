@@ -58,6 +58,8 @@ class PinnedPool {
 
   /// Room for so many bytes; nothing while there is none. More may be on its way.
   std::optional<PinnedMemory> take(std::size_t bytes);
+  /// Waits for what is on its way, or given back meanwhile; false where there is nothing to wait for.
+  bool wait_for_more();
   std::size_t piece_bytes() const { return piece_bytes_; }
   std::uint64_t pinned_bytes() const;
 
@@ -69,7 +71,8 @@ class PinnedPool {
   };
 
   void give_back(std::span<std::byte* const> pieces);
-  std::size_t next_slab() const;  // bytes; 0 where the limit is reached
+  std::size_t next_slab() const;  // bytes; 0 where there will be no more
+  bool growing() const { return free_.size() < wanted_ && next_slab() > 0; }
   void add(Slab slab);
   void run();
 
@@ -83,8 +86,8 @@ class PinnedPool {
   std::vector<Slab> slabs_;
   std::vector<std::byte*> free_;
   std::uint64_t pinned_ = 0;
+  std::size_t wanted_ = 0;  // pieces that are kept free as long as the limit lets it
   bool refused_ = false;
-  bool wanted_ = false;
   bool closing_ = false;
 
   std::thread thread_;  // last: it starts when everything above exists

@@ -58,6 +58,20 @@ TEST(PinnedPool, PinsTheFirstSlabAtOnceAndMoreWhenItIsNeeded) {
   EXPECT_EQ(source.pinned(), 0U);
 }
 
+TEST(PinnedPool, WaitsForWhatIsOnItsWay) {
+  Source source;
+  PinnedPool pool(10, 10, 60, source.get());
+  EXPECT_FALSE(pool.wait_for_more()) << "nobody has asked for more";
+  EXPECT_FALSE(pool.take(50));
+  while (pool.pinned_bytes() < 50) EXPECT_TRUE(pool.wait_for_more());
+  const auto most = pool.take(50);
+  EXPECT_TRUE(most);
+  while (pool.wait_for_more()) {
+  }
+  EXPECT_EQ(pool.pinned_bytes(), 60U);
+  EXPECT_FALSE(pool.wait_for_more()) << "at the limit";
+}
+
 TEST(PinnedPool, WhatGoesBackIsTakenAgain) {
   Source source;
   PinnedPool pool(10, 40, 40, source.get());
