@@ -72,6 +72,17 @@ TEST_F(BlockStoreTest, ABlockMovesOutAndBackByteForByte) {
   }
 }
 
+TEST_F(BlockStoreTest, ABlockComesBackWhileItIsStillOnItsWay) {
+  BlockStore store({.device = 0, .host = 64 * mib}, mib, stream_.get());
+  for (std::uint32_t i = 0; i < 10; ++i) {
+    const auto there = block(store, pattern(i));
+    store.residency().settle();
+    ASSERT_FALSE(there->on_device());
+    const Hold hold(store, there);
+    ASSERT_EQ(read(there->data(), odd_bytes), pattern(i)) << i;
+  }
+}
+
 TEST_F(BlockStoreTest, PartsAreCopiedFromWhereverTheyLie) {
   BlockStore store({.device = 0, .host = 64 * mib}, mib, stream_.get());
   const std::vector<std::byte> bytes = pattern(2);
@@ -104,12 +115,12 @@ TEST_F(BlockStoreTest, WhatComesAfterDoesNotDisturbACopyUnderWay) {
     const auto other = store.create(odd_bytes);
     check(cudaMemsetAsync(other->data(), 0xEE, odd_bytes, stream_.get()), "writing");
   }
+  EXPECT_FALSE(blocks.front()->on_device());
   for (std::size_t i = 0; i < blocks.size(); ++i) {
     if (blocks[i]->on_device()) continue;  // the host's memory was not pinned yet
     const Hold hold(store, blocks[i]);
     EXPECT_EQ(read(blocks[i]->data(), odd_bytes), expected[i]) << i;
   }
-  EXPECT_FALSE(blocks.front()->on_device());
 }
 
 TEST_F(BlockStoreTest, HostMemoryIsUsedAgainInOrder) {
