@@ -183,7 +183,6 @@ TEST(CudaBackend, APromptThatThereIsNoMemoryForChangesNothing) {
   EXPECT_EQ(decode(*b, 0, 12), expected);
   b->prefill(1, long_prompt(300), true);
   EXPECT_EQ(decode(*b, 1, 12), expected) << "as much as there is room for";
-  b->reset(1);  // before its pages' pool goes
 }
 
 TEST(CudaBackend, AStepThatThereIsNoMemoryForNamesItsSlot) {
@@ -224,8 +223,6 @@ TEST(CudaBackend, SnapshotsMakeRoomForSequences) {
     b->restore(0, *snapshots[i]);
     EXPECT_EQ(decode(*b, 0, 5), expected[i]) << i;
   }
-  b->reset(0);
-  snapshots.clear();  // before their pool goes
 }
 
 TEST(CudaBackend, SaysWhatItCannotDo) { EXPECT_THROW(make(17, 256), Error); }

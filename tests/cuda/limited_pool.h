@@ -8,7 +8,7 @@
 namespace calla::test {
 
 /// While it lasts, stream-ordered memory comes from a pool in which about so many bytes are left, whatever
-/// the device has. What was taken from it must be given back before its end.
+/// the device has. What was taken from it may outlive it.
 class LimitedPool {
  public:
   explicit LimitedPool(std::size_t left) {
