@@ -17,9 +17,9 @@ namespace calla::cuda {
 
 class BlockStore;
 
-/// A block whose memory is copied between device and host. A copy to the host has a stream of its own, which
-/// waits for what the backend's stream has done so far and which nothing waits for. A copy back goes in the
-/// order of the backend's stream.
+/// A block whose memory is copied between device and host. Copies to the host have a stream of their own,
+/// which waits for what the backend's has been given so far; nobody waits for them but who needs the block
+/// again. A copy back goes in the order of the backend's stream. Bytes moved: the block's. Bound by the bus.
 class MemoryBlock final : public Block {
  public:
   /// The store must outlive it.
@@ -86,8 +86,6 @@ class BlockStore {
     return std::make_shared<MemoryBlock>(*this, allocate(bytes));
   }
   Residency& residency() { return residency_; }
-  const Residency& residency() const { return residency_; }
-  cudaStream_t stream() const { return stream_; }
 
  private:
   friend class MemoryBlock;

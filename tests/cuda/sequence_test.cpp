@@ -188,7 +188,7 @@ INSTANTIATE_TEST_SUITE_P(Cuda, SequencesTest,
                                          SnapshotMemory{.device = 0, .host = 64 << 20},  // everything
                                          SnapshotMemory{.device = 6 << 20, .host = 64 << 20},
                                          SnapshotMemory{.device = 4 << 20, .host = 5 << 20}),  // little room
-                         [](const auto& info) { return "Budget" + std::to_string(info.index); });
+                         [](const auto& budget) { return "Budget" + std::to_string(budget.index); });
 
 }  // namespace
 }  // namespace calla::cuda
