@@ -9,7 +9,7 @@ namespace calla::test {
 struct ProgramResult {
   int code = 0;     // exit code; 128 + n when signal n ended it
   std::string out;  // standard output
-  std::string err;  // standard error
+  std::string err;  // standard error, without the line that says that a GPU is missing
 };
 
 /// `input` becomes standard input. The environment has no CALLA_MODEL.
