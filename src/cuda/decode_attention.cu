@@ -41,30 +41,40 @@ struct Splits {
   __device__ int count() const { return (tiles + of_split - 1) / of_split; }
 };
 
-/// A thread's eight dims of a head's projection, normed and turned.
-__device__ void norm_and_turn(const float* projected, const float* gain, const float* turns,
-                              float (&out)[lane_dims]) {
-  const int lane = lane_id();
-  const float4 low = reinterpret_cast<const float4*>(projected)[2 * lane];
-  const float4 high = reinterpret_cast<const float4*>(projected)[2 * lane + 1];
-  const float in[lane_dims] = {low.x, low.y, low.z, low.w, high.x, high.y, high.z, high.w};
-  float squares = 0;
+/// What a thread needs to norm and turn its eight dims of a head; older than the projection.
+struct Turn {
+  static constexpr int half = Shape::rotary_dim / 2;
+  static constexpr int half_lanes = half / lane_dims;
+  float gain[lane_dims];
+  float cosines[lane_dims];
+  float sines[lane_dims];
+
+  __device__ Turn(const float* gains, const float* turns) {
+    const int lane = lane_id();
+    load8(gains + lane * lane_dims, gain);
+    const int first = lane % half_lanes * lane_dims;
+    load8(turns + first, cosines);
+    load8(turns + half + first, sines);
+  }
+  /// A thread's eight dims of a head's projection, normed and turned.
+  __device__ void operator()(const float* projected, float (&out)[lane_dims]) const {
+    const int lane = lane_id();
+    float in[lane_dims];
+    load8(projected + lane * lane_dims, in);
+    float squares = 0;
 #pragma unroll
-  for (float value : in) squares += value * value;
-  const float inverse = 1.0F / sqrtf(sum_of_warp(squares) / head_dim + rms_norm_epsilon);
-  constexpr int half = Shape::rotary_dim / 2;
-  constexpr int half_lanes = half / lane_dims;
+    for (float value : in) squares += value * value;
+    const float inverse = rsqrtf(sum_of_warp(squares) / head_dim + rms_norm_epsilon);
 #pragma unroll
-  for (int i = 0; i < lane_dims; ++i) {
-    const float value = in[i] * inverse * gain[lane * lane_dims + i];
-    const float partner = __shfl_xor_sync(0xFFFFFFFFU, value, half_lanes);
-    out[i] = value;
-    if (lane < 2 * half_lanes) {
-      const int j = lane % half_lanes * lane_dims + i;
-      out[i] = value * turns[j] + (lane < half_lanes ? -partner : partner) * turns[half + j];
+    for (int i = 0; i < lane_dims; ++i) {
+      const float value = in[i] * inverse * gain[i];
+      const float partner = __shfl_xor_sync(0xFFFFFFFFU, value, half_lanes);
+      out[i] = value;
+      if (lane < 2 * half_lanes)
+        out[i] = value * cosines[i] + (lane < half_lanes ? -partner : partner) * sines[i];
     }
   }
-}
+};
 
 __device__ std::uint32_t pack_bf16(float low, float high) {
   const __nv_bfloat162 pair = __floats2bfloat162_rn(low, high);
@@ -85,6 +95,7 @@ struct SharedMemory {
   float corrections[warps][heads_of_block];
   float peaks[warps][heads_of_block];
   float sums[warps][heads_of_block];
+  float factors[warps][heads_of_block];  // of a warp's part of the block's result
   float outputs[warps][heads_of_block][head_dim];
 };
 
@@ -137,7 +148,8 @@ __global__ __launch_bounds__(threads, 1) void attention_kernel(DeviceLayer layer
   const std::size_t values_offset = page_offset<S>(attention_layer, kv_head, 1);
   const float* const projected =
       state.projected + static_cast<std::size_t>(row) * (2 * S.attention_dim() + 2 * S.kv_dim());
-  const float* const turns = state.turns + row * Shape::rotary_dim;
+  const bool has_newest = (splits.count() - 1 - first_split) % step == 0;
+  const Turn query_turn(layer.q_norm, state.turns + row * Shape::rotary_dim);
   const auto keys_at = [&](int tile) {
     return pages[tile * tile_keys / page_positions] +
            static_cast<std::size_t>(tile * tile_keys % page_positions + warp * warp_keys) * head_dim;
@@ -153,19 +165,20 @@ __global__ __launch_bounds__(threads, 1) void attention_kernel(DeviceLayer layer
   {
     const int head = kv_head * heads_of_block + warp;
     float q[lane_dims];
-    norm_and_turn(projected + 2 * head * head_dim, layer.q_norm, turns, q);
+    query_turn(projected + 2 * head * head_dim, q);
 #pragma unroll
     for (float& value : q) value *= query_scale;
     shared.queries[lane / 4 * 2][warp * 4 + lane % 4] = query_fragment(q);
     shared.queries[lane / 4 * 2 + 1][warp * 4 + lane % 4] = query_fragment(q + 4);
   }
-  if ((splits.count() - 1 - first_split) % step == 0) {
+  if (has_newest) {
     // The token's own key and value, which this block is the first to read.
     __nv_bfloat16* const page = pages[position / page_positions];
     const std::size_t at = static_cast<std::size_t>(position % page_positions) * head_dim;
     float out[lane_dims];
     if (warp == 0) {
-      norm_and_turn(projected + 2 * S.attention_dim() + kv_head * head_dim, layer.k_norm, turns, out);
+      const Turn key_turn(layer.k_norm, state.turns + row * Shape::rotary_dim);
+      key_turn(projected + 2 * S.attention_dim() + kv_head * head_dim, out);
       store_bf16(page + keys_offset + at, out);
     } else if (warp == 1) {
       const float* v = projected + 2 * S.attention_dim() + S.kv_dim() + kv_head * head_dim + lane * lane_dims;
@@ -258,27 +271,35 @@ __global__ __launch_bounds__(threads, 1) void attention_kernel(DeviceLayer layer
       out[1] = {output[h][4], output[h][5], output[h][6], output[h][7]};
     }
     __syncthreads();
-    for (int h = 0; h < heads_of_block; ++h) {
+    const auto partial_of = [&](int h) {
+      return state.partials +
+             ((static_cast<std::size_t>(row) * S.attention_heads + kv_head * heads_of_block + h) *
+                  attention_splits +
+              split) *
+                 attention_partial_floats;
+    };
+    if (threadIdx.x < heads_of_block) {
+      const int h = static_cast<int>(threadIdx.x);
       float block_peak = shared.peaks[0][h];
+#pragma unroll
       for (int w = 1; w < warps; ++w) block_peak = fmaxf(block_peak, shared.peaks[w][h]);
       float total = 0;
-      float value = 0;
+#pragma unroll
       for (int w = 0; w < warps; ++w) {
-        const float factor = exp2f(shared.peaks[w][h] - block_peak);
-        total = fmaf(factor, shared.sums[w][h], total);
-        value = fmaf(factor, shared.outputs[w][h][threadIdx.x], value);
+        shared.factors[w][h] = exp2f(shared.peaks[w][h] - block_peak);
+        total = fmaf(shared.factors[w][h], shared.sums[w][h], total);
       }
-      float* const partial =
-          state.partials +
-          ((static_cast<std::size_t>(row) * S.attention_heads + kv_head * heads_of_block + h) *
-               attention_splits +
-           split) *
-              attention_partial_floats;
-      partial[threadIdx.x] = value;
-      if (threadIdx.x == 0) {
-        partial[head_dim] = block_peak;
-        partial[head_dim + 1] = total;
-      }
+      partial_of(h)[head_dim] = block_peak;
+      partial_of(h)[head_dim + 1] = total;
+    }
+    __syncthreads();
+#pragma unroll
+    for (int h = 0; h < heads_of_block; ++h) {
+      float value = 0;
+#pragma unroll
+      for (int w = 0; w < warps; ++w)
+        value = fmaf(shared.factors[w][h], shared.outputs[w][h][threadIdx.x], value);
+      partial_of(h)[threadIdx.x] = value;
     }
   }
 }
@@ -296,32 +317,46 @@ __global__ __launch_bounds__(head_dim) void merge_kernel(DecodeState state) {
   const int count = Splits(state.positions[slot]).count();
   const float* const partials = state.partials + (static_cast<std::size_t>(row) * S.attention_heads + head) *
                                                      attention_splits * attention_partial_floats;
-  const auto at = [&](int split, int i) { return partials[split * attention_partial_floats + i]; };
-  // The splits' factors first, all at once; then their outputs, many on their way.
+  const auto at = [&](int split, int i) { return __ldcg(partials + split * attention_partial_floats + i); };
+  const float gate =
+      __ldcg(state.projected + static_cast<std::size_t>(row) * (2 * S.attention_dim() + 2 * S.kv_dim()) +
+             (2 * head + 1) * head_dim + dim);
+  // Many outputs are on their way while the splits' factors are made.
+  constexpr int together = 16;
+  float outputs[together];
+  const auto load = [&](int first) {
+#pragma unroll
+    for (int i = 0; i < together; ++i) outputs[i] = first + i < count ? at(first + i, dim) : 0.0F;
+  };
   __shared__ float peaks[attention_splits];
   __shared__ float factors[attention_splits];
   __shared__ float totals[attention_splits];
-  if (dim < attention_splits) peaks[dim] = dim < count ? at(dim, head_dim) : -INFINITY;
+  float total_of_split = 0;
+  if (dim < attention_splits) {
+    peaks[dim] = dim < count ? at(dim, head_dim) : -INFINITY;
+    total_of_split = dim < count ? at(dim, head_dim + 1) : 0.0F;
+  }
+  load(0);
   __syncthreads();
   if (dim < attention_splits) {
     float peak = peaks[0];
 #pragma unroll
     for (int split = 1; split < attention_splits; ++split) peak = fmaxf(peak, peaks[split]);
     factors[dim] = exp2f(peaks[dim] - peak);
-    totals[dim] = dim < count ? factors[dim] * at(dim, head_dim + 1) : 0.0F;
+    totals[dim] = factors[dim] * total_of_split;
   }
   __syncthreads();
   float total = 0;
 #pragma unroll
   for (int split = 0; split < attention_splits; ++split) total += totals[split];
   float value = 0;
-#pragma unroll 16
-  for (int split = 0; split < count; ++split) value = fmaf(factors[split], at(split, dim), value);
-  const float gate =
-      state.projected[static_cast<std::size_t>(row) * (2 * S.attention_dim() + 2 * S.kv_dim()) +
-                      (2 * head + 1) * head_dim + dim];
+  for (int first = 0; first < count; first += together) {
+    if (first > 0) load(first);
+#pragma unroll
+    for (int i = 0; i < together; ++i) value = fmaf(factors[first + i], outputs[i], value);
+  }
   state.mixed[static_cast<std::size_t>(row) * S.attention_dim() + head * head_dim + dim] =
-      value / total * sigmoid(gate);
+      __fdividef(value, total) * sigmoid(gate);
 }
 
 }  // namespace

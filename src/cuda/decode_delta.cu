@@ -22,7 +22,9 @@ constexpr int threads = 256;
 constexpr int warps = threads / warp_threads;
 constexpr int columns_of_warp = 4;
 constexpr int columns_of_block = warps * columns_of_warp;
+constexpr int lanes_of_column = warp_threads / columns_of_warp;
 constexpr int parts = head_dim / columns_of_block;
+static_assert(columns_of_warp == 4);
 static_assert(parts == 4, "squares has four partial sums a head");
 
 template <Shape S>
@@ -59,6 +61,30 @@ struct Channel {
   __device__ float row(int back) const { return window[((position - back) & (taps - 1)) * channels]; }
 };
 
+/// Of eight values of every lane the warp's sums: lanes 4 i .. 4 i + 3 get that of value i. Each step halves
+/// the values that a lane still has, so there are nine exchanges and not forty.
+__device__ float sum_of_own(const float (&values)[8]) {
+  const int lane = lane_id();
+  float four[4];
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    const bool upper = (lane & 16) != 0;
+    four[i] = (upper ? values[i + 4] : values[i]) +
+              __shfl_xor_sync(0xFFFFFFFFU, upper ? values[i] : values[i + 4], 16);
+  }
+  float two[2];
+#pragma unroll
+  for (int i = 0; i < 2; ++i) {
+    const bool upper = (lane & 8) != 0;
+    two[i] = (upper ? four[i + 2] : four[i]) + __shfl_xor_sync(0xFFFFFFFFU, upper ? four[i] : four[i + 2], 8);
+  }
+  const bool upper = (lane & 4) != 0;
+  float one = (upper ? two[1] : two[0]) + __shfl_xor_sync(0xFFFFFFFFU, upper ? two[0] : two[1], 4);
+  one += __shfl_xor_sync(0xFFFFFFFFU, one, 2);
+  one += __shfl_xor_sync(0xFFFFFFFFU, one, 1);
+  return one;
+}
+
 template <class Model>
 __global__ __launch_bounds__(threads, 5) void delta_kernel(DeviceLayer layer, DecodeState state,
                                                            int delta_layer) {
@@ -74,8 +100,8 @@ __global__ __launch_bounds__(threads, 5) void delta_kernel(DeviceLayer layer, De
   const int lane = lane_id();
   const int warp = warp_id();
 
-  __shared__ float keys[head_dim];
-  __shared__ float queries[head_dim];
+  __shared__ alignas(16) float keys[head_dim];
+  __shared__ alignas(16) float queries[head_dim];
   __shared__ float values[columns_of_block];
   __shared__ float lengths[warps];
   __shared__ float squares[warps];
@@ -106,7 +132,9 @@ __global__ __launch_bounds__(threads, 5) void delta_kernel(DeviceLayer layer, De
   const Channel value_channel(layer.convolution, window, channels, value, position);
   const float rate = expf(layer.a_log[head]);
   const float bias = layer.dt_bias[head];
-  const int own_column = part * columns_of_block + warp * columns_of_warp + lane % columns_of_warp;
+  // After the products a lane has one of the warp's columns.
+  const int own = lane / lanes_of_column;
+  const int own_column = part * columns_of_block + warp * columns_of_warp + own;
   const float gain = layer.norm[own_column];
 
   release_successor();
@@ -135,26 +163,33 @@ __global__ __launch_bounds__(threads, 5) void delta_kernel(DeviceLayer layer, De
   const float beta = sigmoid(b);
   const float decay = expf(-rate * softplus(a + bias));
   const float kq = sum_of_warp(k.x * q.x + k.y * q.y + k.z * q.z + k.w * q.w);
-  float sum_of_squares = 0;
+  float products[2 * columns_of_warp];  // S'k and S'q of each column
 #pragma unroll
   for (int c = 0; c < columns_of_warp; ++c) {
-    const float sk = sum_of_warp(s[c].x * k.x + s[c].y * k.y + s[c].z * k.z + s[c].w * k.w);
-    const float sq = sum_of_warp(s[c].x * q.x + s[c].y * q.y + s[c].z * q.z + s[c].w * q.w);
-    const int column = warp * columns_of_warp + c;
-    const float u = beta * (values[column] - decay * sk);
-    const float o = decay * sq + kq * u;
+    products[2 * c] = s[c].x * k.x + s[c].y * k.y + s[c].z * k.z + s[c].w * k.w;
+    products[2 * c + 1] = s[c].x * q.x + s[c].y * q.y + s[c].z * q.z + s[c].w * q.w;
+  }
+  const float product = sum_of_own(products);
+  const float partner = __shfl_xor_sync(0xFFFFFFFFU, product, lanes_of_column / 2);
+  const bool has_key = lane % lanes_of_column < lanes_of_column / 2;
+  const float sk = has_key ? product : partner;
+  const float sq = has_key ? partner : product;
+  const float own_u = beta * (values[warp * columns_of_warp + own] - decay * sk);
+  const float o = decay * sq + kq * own_u;
+  if (lane % lanes_of_column == 0)
+    state.mixed[static_cast<std::size_t>(row) * S.delta_value_dim() + head * head_dim + own_column] =
+        o * gain * silu(z);
+#pragma unroll
+  for (int c = 0; c < columns_of_warp; ++c) {
+    const float u = __shfl_sync(0xFFFFFFFFU, own_u, c * lanes_of_column);
     s[c] = {decay * s[c].x + k.x * u, decay * s[c].y + k.y * u, decay * s[c].z + k.z * u,
             decay * s[c].w + k.w * u};
-    sum_of_squares += o * o;
-    if (lane == c)
-      state.mixed[static_cast<std::size_t>(row) * S.delta_value_dim() + head * head_dim + own_column] =
-          o * gain * silu(z);
+    if (active) reinterpret_cast<float4*>(recurrent + (warp * columns_of_warp + c) * head_dim)[lane] = s[c];
   }
-  if (active) {
+  float sum_of_squares = o * o;
 #pragma unroll
-    for (int c = 0; c < columns_of_warp; ++c)
-      reinterpret_cast<float4*>(recurrent + (warp * columns_of_warp + c) * head_dim)[lane] = s[c];
-  }
+  for (int distance = lanes_of_column; distance < warp_threads; distance *= 2)
+    sum_of_squares += __shfl_xor_sync(0xFFFFFFFFU, sum_of_squares, distance);
   if (lane == 0) squares[warp] = sum_of_squares;
   __syncthreads();
   if (thread == 0)

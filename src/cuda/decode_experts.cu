@@ -4,8 +4,9 @@
 //   x += sum of share_e down_e(silu(gate_e h) * up_e h) + sigmoid(logits[experts]) shared(h)
 // Three kernels: the router with the shared expert's first half; the chosen experts' first halves; all second
 // halves with their sum. Every block that needs the choice makes it anew from the logits: that is faster than
-// to hand it over. The second halves read the logits, and with the choice their weights, before their
-// predecessor ends: they come from the kernel before.
+// to hand it over. A block of first halves needs one place of it, which one warp finds; the second halves
+// read the logits, and with the choice their weights, before their predecessor ends: they come from the
+// kernel before.
 //
 // Shapes: the router's codes of 8 bits are two planes of 4, each a row of tiles; a pair of rows of gate and
 // up lies in one tile. Rounding: linear.cuh. Bytes moved in a layer of the 35B: 16.5 MB, once for each row.
@@ -82,6 +83,37 @@ __device__ const Choice& choose(const float* logits, ChoiceShared& shared) {
   return shared.chosen;
 }
 
+/// The expert at a place in the order of the chosen, by one warp.
+template <int Experts>
+__device__ int choose_one(const float* logits, int place) {
+  constexpr int each = Experts / warp_threads;
+  const int lane = lane_id();
+  unsigned mine[each];
+#pragma unroll
+  for (int i = 0; i < each; ++i) mine[i] = ordered_bits(__ldcg(logits + lane * each + i));
+  int expert = 0;
+  for (int round = 0; round <= place; ++round) {
+    unsigned largest = mine[0];
+#pragma unroll
+    for (int i = 1; i < each; ++i) largest = max(largest, mine[i]);
+    const unsigned peak = max_of_warp(largest);
+    // The first among equals: lanes and elements are in the order of the experts.
+    const int owner = __ffs(static_cast<int>(__ballot_sync(0xFFFFFFFFU, largest == peak))) - 1;
+    if (lane == owner) {
+      bool found = false;
+#pragma unroll
+      for (int i = 0; i < each; ++i) {
+        if (found || mine[i] != peak) continue;
+        found = true;
+        expert = lane * each + i;
+        mine[i] = 0;
+      }
+    }
+    expert = __shfl_sync(0xFFFFFFFFU, expert, owner);
+  }
+  return expert;
+}
+
 /// Blocks 0 .. tiles of the shared expert have one each; the others have a row of router tiles.
 template <int K, int R, int Experts>
 __global__ __launch_bounds__(Layout<K, R, router_planes>::threads) void router_kernel(DeviceLayer layer,
@@ -90,39 +122,40 @@ __global__ __launch_bounds__(Layout<K, R, router_planes>::threads) void router_k
   using L = Layout<K, R, router_planes>;
   extern __shared__ __align__(16) unsigned char raw[];
   auto& shared = *reinterpret_cast<typename L::Shared*>(raw);
-  const int tiles = layer.shared_gate_up.rows / tile_rows;
+  const int shared_tiles = layer.shared_gate_up.rows / tile_rows;
   const int block = static_cast<int>(blockIdx.x);
-  const auto prepare = [&](auto& part, int warp) {
-    const int column = (warp * warp_threads + lane_id()) * 8;
-    NormedColumns<R> normed(layer.post_attention_norm, column);
-    wait_for_predecessor();
-    release_successor();
-    part.fill(rows, [&](int row, float(&values)[8]) {
-      normed(state.x + static_cast<std::size_t>(row) * K + column, row, values);
-    });
-    normed.store(shared.squares[warp]);
-  };
-  const auto factor = [&](int row) {
-    return inverse_rms<L::warps, K, R>(shared.squares, row) / residual_scale;
-  };
-  if (block < tiles) {
-    const int channels = layer.shared_gate_up.rows / 2;
-    multiply_tiles<K, R, router_planes, tile_rows / 2>(
-        layer.shared_gate_up.data, tiles, shared, block, tiles, rows, prepare,
-        [&](int tile, int channel, int row, auto sum) {
-          state.shared[row * channels + tile * (tile_rows / 2) + channel] =
-              silu(sum(channel) * factor(row)) * (sum(channel + tile_rows / 2) * factor(row));
-        });
-    return;
-  }
-  const int tile = (block - tiles) * router_planes;
-  multiply_tiles<K, R, router_planes, tile_rows>(
-      layer.router_tiles.data, tile + router_planes, shared, tile, 1, rows, prepare,
-      [&](int plane, int r, int row, auto sum) {
-        const int expert = (block - tiles) * tile_rows + r;
-        if (plane != tile || expert > Experts) return;
-        const float high = sum_partials<L::warps>(&shared.partials[1][0][partial_index(r, row)], L::partial);
-        state.router[row * (Experts + 1) + expert] = (sum(r) + high) * factor(row);
+  const bool is_router = block >= shared_tiles;
+  const int router_tile = (block - shared_tiles) * router_planes;
+  const TileRange tiles =
+      is_router ? TileRange{layer.router_tiles.data, router_tile, 1, router_tile + router_planes}
+                : TileRange{layer.shared_gate_up.data, block, 1, block + 1};
+  const int warp = warp_id();
+  const int column = (warp * warp_threads + lane_id()) * 8;
+  shared.staged.prepare(threadIdx.x == 0);
+  start_tiles<L>(tiles, shared);
+  NormedColumns<R> normed(layer.post_attention_norm, column);
+  __syncthreads();
+  wait_for_predecessor();
+  release_successor();
+  shared.parts[warp].fill(rows, [&](int row, float(&values)[8]) {
+    normed(state.x + static_cast<std::size_t>(row) * K + column, row, values);
+  });
+  multiply_tiles<L, tile_rows>(
+      tiles, shared, rows, [&] { normed.store(shared.squares[warp]); },
+      [&](int tile, int r, int row, auto sum) {
+        const float factor = inverse_rms<L::warps, K, R>(shared.squares, row) / residual_scale;
+        if (is_router) {
+          const int expert = (block - shared_tiles) * tile_rows + r;
+          if (tile != router_tile || expert > Experts) return;
+          const float high =
+              sum_partials<L::warps>(&shared.partials[1][0][partial_index(r, row)], L::partial);
+          state.router[row * (Experts + 1) + expert] = (sum(r) + high) * factor;
+        } else {
+          constexpr int channels = tile_rows / 2;  // of a tile
+          if (r >= channels) return;
+          state.shared[row * (shared_tiles * channels) + tile * channels + r] =
+              silu(sum(r) * factor) * (sum(r + channels) * factor);
+        }
       });
 }
 
@@ -136,25 +169,40 @@ __global__ __launch_bounds__(Layout<K, 1, expert_stages>::threads) void gate_up_
   using L = Layout<K, 1, expert_stages>;
   extern __shared__ __align__(16) unsigned char raw[];
   auto& shared = *reinterpret_cast<typename L::Shared*>(raw);
-  __shared__ ChoiceShared choices;
+  [[maybe_unused]] __shared__ int chosen;
   const int choice = static_cast<int>(blockIdx.y);
   const int row = static_cast<int>(blockIdx.z);
-  const int column = (warp_id() * warp_threads + lane_id()) * 8;
+  const int warp = warp_id();
+  const int column = (warp * warp_threads + lane_id()) * 8;
+  const TileStack& stack = layer.expert_gate_up;
   NormedColumns<1> normed(layer.post_attention_norm, column);
-  // The residual stream is older than the predecessor.
-  shared.parts[warp_id()].fill(1, [&](int, float(&values)[8]) {
-    normed(state.x + static_cast<std::size_t>(row) * K + column, 0, values);
-  });
-  normed.store(shared.squares[warp_id()]);
+  shared.staged.prepare(threadIdx.x == 0);
+  __syncthreads();
   wait_for_predecessor();
   release_successor();
 
-  const int expert = choose<Experts>(state.router + row * (Experts + 1), choices).experts[choice];
-  const TileStack& stack = layer.expert_gate_up;
+  TileRange tiles{stack.data, static_cast<int>(blockIdx.x), static_cast<int>(gridDim.x),
+                  stack.rows / tile_rows};
+  const auto start = [&](int expert) {
+    tiles.matrix = stack.data + static_cast<std::size_t>(expert) * tiled_bytes(stack.rows, K);
+    start_tiles<L>(tiles, shared);
+  };
+  // One warp chooses; where it is enough to have the weights brought, the others do not wait for it.
+  const float* const logits = state.router + row * (Experts + 1);
+  if constexpr (bulk_copies) {
+    if (warp == 0) start(choose_one<Experts>(logits, choice));
+  } else {
+    if (warp == 0) chosen = choose_one<Experts>(logits, choice);
+    __syncthreads();
+    start(chosen);
+  }
+  shared.parts[warp].fill(1, [&](int, float(&values)[8]) {
+    normed(state.x + static_cast<std::size_t>(row) * K + column, 0, values);
+  });
+  normed.store(shared.squares[warp]);
   const int channels = stack.rows / 2;
-  multiply_tiles<K, 1, expert_stages, tile_rows / 2>(
-      stack.data + static_cast<std::size_t>(expert) * tiled_bytes(stack.rows, K), stack.rows / tile_rows,
-      shared, static_cast<int>(blockIdx.x), static_cast<int>(gridDim.x), 1, [](auto&, int) {},
+  multiply_tiles<L, tile_rows / 2>(
+      tiles, shared, 1, [] {},
       [&](int tile, int channel, int, auto sum) {
         const float factor = inverse_rms<L::warps, K, 1>(shared.squares, 0) / residual_scale;
         state.inner[(row * top + choice) * channels + tile * (tile_rows / 2) + channel] =
@@ -166,14 +214,16 @@ __global__ __launch_bounds__(Layout<K, 1, expert_stages>::threads) void gate_up_
 template <int K>
 struct DownPart {
   using P = DownParts<K>;
-  using Part = Activations<P::groups_of_part, 1>;
-  StagedPart<P::groups_of_part> weights;
-  Part x;
+  StagedTiles<1, 1, P::groups_of_part> weights;
+  Activations<P::groups_of_part, 1> x;
 
+  /// The warp's lanes meet before the product.
   __device__ void start(const std::byte* matrix, int tile, int part) {
-    weights.copy(matrix +
-                 (static_cast<std::size_t>(tile) * P::groups + part * P::groups_of_part) * tile_bytes);
-    commit_copies();
+    const bool leader = lane_id() == 0;
+    weights.prepare(leader);
+    weights.start(
+        0, matrix + (static_cast<std::size_t>(tile) * P::groups + part * P::groups_of_part) * tile_bytes,
+        leader);
   }
   __device__ void multiply(const float* inner, int part, float share, float* partial) {
     x.fill(1, [&](int, float(&values)[8]) {
@@ -181,14 +231,12 @@ struct DownPart {
 #pragma unroll
       for (float& value : values) value *= inner_factor;
     });
-    wait_for_copies<0>();
-    __syncwarp();
+    Operand<P::groups_of_part, 1> operand;
+    operand.take(0, x);
+    weights.wait(0);
     TileProduct<1> product;
-    product.add(weights, x);
-    const float factor = share / inner_factor;
-    product.value[0][0] *= factor;
-    product.value[0][1] *= factor;
-    product.store(partial);
+    product.add(weights.parts[0][0], operand);
+    product.store(partial, share / inner_factor);
   }
 };
 
@@ -214,12 +262,14 @@ __global__ __launch_bounds__(down_warps<Model>() * warp_threads, 1) void down_ke
   constexpr Shape S = Model::shape;
   using Routed = DownParts<S.expert_hidden>;
   constexpr int routed_warps = top * Routed::warps;
+  static_assert(down_warps<Model>() * warp_threads >= S.experts, "a thread looks at a logit");
   const int tile = static_cast<int>(blockIdx.x);
   const int row = static_cast<int>(blockIdx.y);
   const int warp = warp_id();
   extern __shared__ __align__(16) unsigned char raw[];
   auto& shared = *reinterpret_cast<DownShared<Model>*>(raw);
 
+  release_successor();
   // Older than the predecessor: the residual stream, and the choice.
   float* const mine = state.x + static_cast<std::size_t>(row) * S.hidden + tile * tile_rows + threadIdx.x;
   const float residual = threadIdx.x < tile_rows ? __ldcg(mine) : 0.0F;
@@ -231,7 +281,6 @@ __global__ __launch_bounds__(down_warps<Model>() * warp_threads, 1) void down_ke
     shared.routed[warp].start(
         layer.expert_down.data + chosen.experts[choice] * tiled_bytes(S.hidden, S.expert_hidden), tile, part);
     const float share = share_of(chosen, choice);
-    release_successor();
     wait_for_predecessor();
     shared.routed[warp].multiply(state.inner + (row * top + choice) * S.expert_hidden, part, share,
                                  shared.partials[warp]);
@@ -239,7 +288,6 @@ __global__ __launch_bounds__(down_warps<Model>() * warp_threads, 1) void down_ke
     const int part = warp - routed_warps;
     shared.common[part].start(layer.shared_down.data, tile, part);
     const float share = sigmoid(__ldcg(logits + S.experts));
-    release_successor();
     wait_for_predecessor();
     shared.common[part].multiply(state.shared + row * S.shared_expert_hidden, part, share,
                                  shared.partials[warp]);
@@ -264,7 +312,6 @@ void decode_experts(cudaStream_t stream, const DeviceLayer& layer, const DecodeS
                  router_kernel<S.hidden, r(), S.experts>, layer, state, rows);
   });
   using L = Layout<S.hidden, 1, expert_stages>;
-  static_assert(L::threads >= S.experts);
   constexpr unsigned blocks = (2 * S.expert_hidden / tile_rows + expert_stages - 1) / expert_stages;
   launch_large(stream, {dim3(blocks, top, count), L::threads, L::shared_bytes},
                gate_up_kernel<S.hidden, S.experts>, layer, state);

@@ -16,44 +16,72 @@
 namespace calla::cuda {
 namespace {
 
-template <int K, int R, int Stages, bool Head>
+/// Fills a warp's part of the activations with norm(x) but for its factor.
+template <int K, int R>
+__device__ void fill_normed(Activations<groups_of_warp, R>& part, NormedColumns<R>& normed, const float* x,
+                            int column, int rows) {
+  part.fill(rows, [&](int row, float(&values)[8]) {
+    normed(x + static_cast<std::size_t>(row) * K + column, row, values);
+  });
+}
+
+template <int K, int R, int Stages>
 __global__ __launch_bounds__(Layout<K, R, Stages>::threads) void project_kernel(Tiles w, const float* gain,
                                                                                 const float* x, float* out,
-                                                                                int columns, const int* slots,
                                                                                 int rows) {
   using L = Layout<K, R, Stages>;
   extern __shared__ __align__(16) unsigned char raw[];
   auto& shared = *reinterpret_cast<typename L::Shared*>(raw);
-  const auto prepare = [&](auto& part, int warp) {
-    const int column = (warp * warp_threads + lane_id()) * 8;
-    NormedColumns<R> normed(gain, column);
-    release_successor();
-    wait_for_predecessor();
-    part.fill(rows, [&](int row, float(&values)[8]) {
-      normed(x + static_cast<std::size_t>(row) * K + column, row, values);
-    });
-    normed.store(shared.squares[warp]);
-  };
-  const auto finish = [&](int tile, int r, int row, auto sum) {
-    const int out_row = Head ? slots[row] : row;
-    if (Head && out_row < 0) return;
-    out[static_cast<std::size_t>(out_row) * columns + tile * tile_rows + r] =
-        sum(r) * (inverse_rms<L::warps, K, R>(shared.squares, row) / residual_scale);
-  };
-  const auto first = static_cast<int>(blockIdx.x);
-  const auto step = static_cast<int>(gridDim.x);
-  if constexpr (Head) {
-    walk_tiles<K, R, Stages, tile_rows>(w.data, w.rows / tile_rows, shared, first, step, rows, prepare,
-                                        finish);
-  } else {
-    multiply_tiles<K, R, Stages, tile_rows>(w.data, w.rows / tile_rows, shared, first, step, rows, prepare,
-                                            finish);
-  }
+  const TileRange tiles{w.data, static_cast<int>(blockIdx.x), static_cast<int>(gridDim.x),
+                        w.rows / tile_rows};
+  const int warp = warp_id();
+  const int column = (warp * warp_threads + lane_id()) * 8;
+  release_successor();
+  shared.staged.prepare(threadIdx.x == 0);
+  start_tiles<L>(tiles, shared);
+  NormedColumns<R> normed(gain, column);
+  __syncthreads();
+  wait_for_predecessor();
+  fill_normed<K>(shared.parts[warp], normed, x, column, rows);
+  multiply_tiles<L, tile_rows>(
+      tiles, shared, rows, [&] { normed.store(shared.squares[warp]); },
+      [&](int tile, int r, int row, auto sum) {
+        out[static_cast<std::size_t>(row) * w.rows + tile * tile_rows + r] =
+            sum(r) * (inverse_rms<L::warps, K, R>(shared.squares, row) / residual_scale);
+      });
+}
+
+template <int K, int R, int Stages>
+__global__ __launch_bounds__(Layout<K, R, Stages>::threads) void head_kernel(Tiles w, const float* gain,
+                                                                             const float* x, float* logits,
+                                                                             int vocabulary, const int* slots,
+                                                                             int rows) {
+  using L = Layout<K, R, Stages>;
+  extern __shared__ __align__(16) unsigned char raw[];
+  auto& shared = *reinterpret_cast<typename L::Shared*>(raw);
+  const TileRange tiles{w.data, static_cast<int>(blockIdx.x), static_cast<int>(gridDim.x),
+                        w.rows / tile_rows};
+  walk_tiles<L, tile_rows>(
+      tiles, shared, rows,
+      [&](auto& part, int warp) {
+        const int column = (warp * warp_threads + lane_id()) * 8;
+        NormedColumns<R> normed(gain, column);
+        release_successor();
+        wait_for_predecessor();
+        fill_normed<K>(part, normed, x, column, rows);
+        normed.store(shared.squares[warp]);
+      },
+      [&](int tile, int r, int row, auto sum) {
+        const int slot = slots[row];
+        if (slot < 0) return;
+        logits[static_cast<std::size_t>(slot) * vocabulary + tile * tile_rows + r] =
+            sum(r) * (inverse_rms<L::warps, K, R>(shared.squares, row) / residual_scale);
+      });
 }
 
 template <int K, int R, int Heads>
 __global__ __launch_bounds__(Layout<K, R, 1>::threads,
-                             R == 1 ? 3 : 1) void output_kernel(Tiles w, const float* mixed,
+                             R == 1 ? 2 : 1) void output_kernel(Tiles w, const float* mixed,
                                                                 const float* squares, float* x, int hidden,
                                                                 int rows) {
   using L = Layout<K, R, 1>;
@@ -61,30 +89,28 @@ __global__ __launch_bounds__(Layout<K, R, 1>::threads,
   extern __shared__ __align__(16) unsigned char raw[];
   auto& shared = *reinterpret_cast<typename L::Shared*>(raw);
   const int tile = static_cast<int>(blockIdx.x);
+  const TileRange tiles{w.data, tile, 1, tile + 1};
   const int thread = static_cast<int>(threadIdx.x);
   float* const mine =
       x + static_cast<std::size_t>(thread / tile_rows) * hidden + tile * tile_rows + thread % tile_rows;
+  const int column = (warp_id() * warp_threads + lane_id()) * 8;
+  release_successor();
+  shared.staged.prepare(thread == 0);
+  start_tiles<L>(tiles, shared);
+  __syncthreads();
+  wait_for_predecessor();
   float residual = 0;
-  multiply_tiles<K, R, 1, tile_rows>(
-      w.data, w.rows / tile_rows, shared, tile, static_cast<int>(gridDim.x), rows,
-      [&](auto& part, int warp) {
-        const int column = (warp * warp_threads + lane_id()) * 8;
-        release_successor();
-        wait_for_predecessor();
-        if (thread < tile_rows * rows) residual = __ldcg(mine);
-        part.fill(rows, [&](int row, float(&values)[8]) {
-          load8(mixed + static_cast<std::size_t>(row) * K + column, values);
-          if constexpr (Heads > 0) {
-            const int head = column / Shape::delta_head_dim;
-            const float4 s = reinterpret_cast<const float4*>(squares)[row * Heads + head];
-            const float factor =
-                1.0F / sqrtf((s.x + s.y + s.z + s.w) / Shape::delta_head_dim + rms_norm_epsilon);
+  if (thread < tile_rows * rows) residual = __ldcg(mine);
+  shared.parts[warp_id()].fill(rows, [&](int row, float(&values)[8]) {
+    load8(mixed + static_cast<std::size_t>(row) * K + column, values);
+    if constexpr (Heads > 0) {
+      const float factor = head_factor(squares, row * Heads + column / Shape::delta_head_dim);
 #pragma unroll
-            for (float& value : values) value = __fmul_rn(value, factor);
-          }
-        });
-      },
-      [&](int, int r, int, auto sum) { *mine = residual + sum(r); });
+      for (float& value : values) value = __fmul_rn(value, factor);
+    }
+  });
+  multiply_tiles<L, tile_rows>(
+      tiles, shared, rows, [] {}, [&](int, int r, int, auto sum) { *mine = residual + sum(r); });
 }
 
 // With this many blocks every SM of an H200 has two, which leaves half of it to the successor's preparations.
@@ -106,8 +132,8 @@ void decode_project(cudaStream_t stream, const DeviceLayer& layer, const DecodeS
   with_rows(rows, [&](auto r) {
     using L = Layout<K, r(), layer_stages>;
     launch_large(stream, {dim3(blocks_of(layer.in.rows / tile_rows)), L::threads, L::shared_bytes},
-                 project_kernel<K, r(), layer_stages, false>, layer.in, layer.input_norm, state.x,
-                 state.projected, layer.in.rows, state.slots, rows);
+                 project_kernel<K, r(), layer_stages>, layer.in, layer.input_norm, state.x, state.projected,
+                 rows);
   });
 }
 
@@ -138,8 +164,8 @@ void decode_head(cudaStream_t stream, const DeviceWeights& weights, const Decode
   with_rows(rows, [&](auto r) {
     using L = Layout<S.hidden, r(), head_stages>;
     launch_large(stream, {dim3(blocks_of(weights.head.rows / tile_rows)), L::threads, L::shared_bytes},
-                 project_kernel<S.hidden, r(), head_stages, true>, weights.head, weights.norm, state.x,
-                 state.logits, S.vocabulary, state.slots, rows);
+                 head_kernel<S.hidden, r(), head_stages>, weights.head, weights.norm, state.x, state.logits,
+                 S.vocabulary, state.slots, rows);
   });
 }
 

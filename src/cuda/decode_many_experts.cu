@@ -242,8 +242,8 @@ __global__ __launch_bounds__(down_warps* warp_threads, 2) void down_many_kernel(
       const int tile = at % steps * together + tile_of_step;
       float* const answer = state.answers + static_cast<std::size_t>(pick * P::warps + part) * S.hidden +
                             tile * tile_rows + lane_id() / 4;
-      answer[0] = product.value[0][0] * factor;
-      answer[8] = product.value[0][1] * factor;
+      answer[0] = product.value(0, 0) * factor;
+      answer[8] = product.value(0, 1) * factor;
     }
   }
 }
@@ -295,9 +295,7 @@ __global__ __launch_bounds__(CombineShared<Model>::warps* warp_threads) void com
     __syncwarp();
     TileProduct<group_rows> product;
     product.add(shared.staged[warp], x);
-    product.value[0][0] *= factor;
-    product.value[0][1] *= factor;
-    product.store(shared.partials[part] + partial_index(0, first_row));
+    product.store(shared.partials[part] + partial_index(0, first_row), factor);
   }
   release_successor();
   wait_for_predecessor();

@@ -67,10 +67,8 @@ __global__ __launch_bounds__(L::threads, 1) void output_many_kernel(Tiles w, con
             },
             [&](int row, float(&values)[8]) {
               if constexpr (Heads > 0) {
-                const int head = column / Shape::delta_head_dim;
-                const float4 s = reinterpret_cast<const float4*>(squares)[(first_row + row) * Heads + head];
                 const float factor =
-                    1.0F / sqrtf((s.x + s.y + s.z + s.w) / Shape::delta_head_dim + rms_norm_epsilon);
+                    head_factor(squares, (first_row + row) * Heads + column / Shape::delta_head_dim);
 #pragma unroll
                 for (float& value : values) value = __fmul_rn(value, factor);
               }

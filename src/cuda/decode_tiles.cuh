@@ -6,6 +6,7 @@
 
 #include "cuda/launch.h"
 #include "cuda/linear.cuh"
+#include "cuda/staged_tiles.cuh"
 #include "model/shape.h"
 
 namespace calla::cuda {
@@ -53,7 +54,13 @@ struct NormedColumns {
 /// 1 / rms of a row from its squares [warps][R].
 template <int Warps, int K, int R>
 __device__ float inverse_rms(const float (*squares)[R], int row) {
-  return 1.0F / sqrtf(sum_partials<Warps>(&squares[0][row], R) / K + rms_norm_epsilon);
+  return rsqrtf(sum_partials<Warps>(&squares[0][row], R) / K + rms_norm_epsilon);
+}
+
+/// 1 / rms of what a head of DeltaNet put out, from the sums of its squares.
+__device__ inline float head_factor(const float* squares, int head) {
+  const float4 s = reinterpret_cast<const float4*>(squares)[head];
+  return rsqrtf((s.x + s.y + s.z + s.w) / Shape::delta_head_dim + rms_norm_epsilon);
 }
 
 /// A block whose warps share the K columns of a matrix, for R rows of activations.
@@ -61,44 +68,95 @@ template <int K, int R, int Stages>
 struct Layout {
   static constexpr int warps = K / (tile_columns * groups_of_warp);
   static constexpr int threads = warps * warp_threads;
+  static constexpr int stages = Stages;
   static constexpr int partial = tile_rows * R;  // floats a warp
-  using Part = Activations<groups_of_warp, R>;
+  static constexpr std::size_t row_bytes = static_cast<std::size_t>(K / tile_columns) * tile_bytes;
+  using X = Operand<groups_of_warp, R>;
+  using Product = TileProduct<R>;
   struct Shared {
-    StagedPart<groups_of_warp> staged[Stages][warps];
-    Part parts[warps];
-    float partials[Stages < 2 ? 2 : Stages][warps][partial];
+    StagedTiles<Stages, warps, groups_of_warp> staged;
+    Activations<groups_of_warp, R> parts[warps];
+    float partials[Stages][warps][partial];
     float squares[warps][R];
   };
   static constexpr std::size_t shared_bytes = sizeof(Shared);
 };
 
-/// A block walks over tiles, `step` apart, from `first` on, and has `Stages` of them on their way at any
-/// time, from before its predecessor ends. prepare(part, warp) waits for the predecessor and fills a warp's
-/// part of the activations; finish(tile, output, row of x, sum) is called for `Outputs` outputs of each tile
-/// and row, sum(r) being the product of the tile's row r.
-template <int K, int R, int Stages, int Outputs, class Prepare, class Finish>
-__device__ void walk_tiles(const std::byte* matrix, int tiles, typename Layout<K, R, Stages>::Shared& shared,
-                           int first, int step, int rows, Prepare prepare, Finish finish) {
-  using L = Layout<K, R, Stages>;
+/// The tiles of a block: `step` apart, from `first` on, those before `end`.
+struct TileRange {
+  const std::byte* matrix;
+  int first;
+  int step;
+  int end;
+};
+
+/// Starts to bring a block's tiles, at most L::stages, into shared memory. By all warps; on Hopper the first
+/// one is enough. The barriers are prepared.
+template <class L>
+__device__ void start_tiles(const TileRange& tiles, typename L::Shared& shared) {
+#pragma unroll
+  for (int stage = 0; stage < L::stages; ++stage) {
+    const int tile = tiles.first + stage * tiles.step;
+    shared.staged.start(stage, tile < tiles.end ? tiles.matrix + tile * L::row_bytes : nullptr,
+                        threadIdx.x == 0);
+  }
+}
+
+/// Multiplies the tiles that were started by what is in shared.parts. settle() is what the warps still have
+/// to do before they meet; then finish(tile, output, row of x, sum) is called for `Outputs` outputs of each
+/// tile and row, sum(r) being the product of the tile's row r.
+template <class L, int Outputs, class Settle, class Finish>
+__device__ void multiply_tiles(const TileRange& tiles, typename L::Shared& shared, int rows, Settle settle,
+                               Finish finish) {
   const int part = warp_id();
-  constexpr std::size_t row_bytes = static_cast<std::size_t>(K / tile_columns) * tile_bytes;
-  const std::byte* const mine = matrix + part * groups_of_warp * tile_bytes;
+  typename L::X x;
+  x.take(0, shared.parts[part]);
+#pragma unroll
+  for (int stage = 0; stage < L::stages; ++stage) {
+    if (tiles.first + stage * tiles.step >= tiles.end) break;
+    shared.staged.wait(stage);
+    typename L::Product product;
+    product.add(shared.staged.parts[stage][part], x);
+    product.store(shared.partials[stage][part]);
+  }
+  settle();
+  __syncthreads();
+  for (int i = static_cast<int>(threadIdx.x); i < L::stages * Outputs * rows; i += L::threads) {
+    const int stage = i / (Outputs * rows);
+    const int tile = tiles.first + stage * tiles.step;
+    if (tile >= tiles.end) break;
+    const int row = i / Outputs % rows;
+    finish(tile, i % Outputs, row, [&](int r) {
+      return sum_partials<L::warps>(&shared.partials[stage][0][partial_index(r, row)], L::partial);
+    });
+  }
+}
+
+/// The same for any number of tiles, L::stages of them on their way at any time, from before the predecessor
+/// ends: prepare(part, warp) waits for it and fills a warp's part of the activations.
+template <class L, int Outputs, class Prepare, class Finish>
+__device__ void walk_tiles(const TileRange& tiles, typename L::Shared& shared, int rows, Prepare prepare,
+                           Finish finish) {
+  const int part = warp_id();
+  const std::byte* const mine = tiles.matrix + part * groups_of_warp * tile_bytes;
   const auto start = [&](int stage, int tile) {
-    if (tile < tiles) shared.staged[stage][part].copy(mine + tile * row_bytes);
+    if (tile < tiles.end) shared.staged.parts[stage][part].copy(mine + tile * L::row_bytes);
     commit_copies();
   };
 #pragma unroll
-  for (int stage = 0; stage < Stages; ++stage) start(stage, first + stage * step);
+  for (int stage = 0; stage < L::stages; ++stage) start(stage, tiles.first + stage * tiles.step);
   prepare(shared.parts[part], part);
+  typename L::X x;
+  x.take(0, shared.parts[part]);
   int stage = 0;
-  for (int round = 0, tile = first; tile < tiles; ++round, tile += step) {
-    wait_for_copies<Stages - 1>();
+  for (int round = 0, tile = tiles.first; tile < tiles.end; ++round, tile += tiles.step) {
+    wait_for_copies<L::stages - 1>();
     __syncwarp();
-    TileProduct<R> product;
-    product.add(shared.staged[stage][part], shared.parts[part]);
+    typename L::Product product;
+    product.add(shared.staged.parts[stage][part], x);
     __syncwarp();
-    start(stage, tile + Stages * step);
-    stage = stage + 1 == Stages ? 0 : stage + 1;
+    start(stage, tile + L::stages * tiles.step);
+    stage = stage + 1 == L::stages ? 0 : stage + 1;
     float(&partial)[L::warps][L::partial] = shared.partials[round % 2];
     product.store(partial[part]);
     __syncthreads();
@@ -107,51 +165,6 @@ __device__ void walk_tiles(const std::byte* matrix, int tiles, typename Layout<K
       finish(tile, i % Outputs, row,
              [&](int r) { return sum_partials<L::warps>(&partial[0][partial_index(r, row)], L::partial); });
     }
-  }
-}
-
-/// The same for a block that has at most `Stages` tiles: all are multiplied before any is finished.
-template <int K, int R, int Stages, int Outputs, class Prepare, class Finish>
-__device__ void multiply_tiles(const std::byte* matrix, int tiles,
-                               typename Layout<K, R, Stages>::Shared& shared, int first, int step, int rows,
-                               Prepare prepare, Finish finish) {
-  using L = Layout<K, R, Stages>;
-  const int part = warp_id();
-  constexpr std::size_t row_bytes = static_cast<std::size_t>(K / tile_columns) * tile_bytes;
-  const std::byte* const mine = matrix + part * groups_of_warp * tile_bytes;
-#pragma unroll
-  for (int stage = 0; stage < Stages; ++stage) {
-    const int tile = first + stage * step;
-    if (tile < tiles) shared.staged[stage][part].copy(mine + tile * row_bytes);
-    commit_copies();
-  }
-  prepare(shared.parts[part], part);
-  const auto multiply = [&](int stage) {
-    if (first + stage * step >= tiles) return;
-    __syncwarp();
-    TileProduct<R> product;
-    product.add(shared.staged[stage][part], shared.parts[part]);
-    product.store(shared.partials[stage][part]);
-  };
-  if constexpr (Stages >= 3) {
-    wait_for_copies<2>();
-    multiply(Stages - 3);
-  }
-  if constexpr (Stages >= 2) {
-    wait_for_copies<1>();
-    multiply(Stages - 2);
-  }
-  wait_for_copies<0>();
-  multiply(Stages - 1);
-  __syncthreads();
-  for (int i = static_cast<int>(threadIdx.x); i < Stages * Outputs * rows; i += L::threads) {
-    const int stage = i / (Outputs * rows);
-    const int tile = first + stage * step;
-    if (tile >= tiles) break;
-    const int row = i / Outputs % rows;
-    finish(tile, i % Outputs, row, [&](int r) {
-      return sum_partials<L::warps>(&shared.partials[stage][0][partial_index(r, row)], L::partial);
-    });
   }
 }
 

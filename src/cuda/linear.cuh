@@ -101,10 +101,10 @@ struct alignas(16) Activations {
     if (lane < lanes && lane % 8 == 0) sums[row][group] = sum;
   }
 
-  /// Both registers of each of a group's four instructions.
-  __device__ void load(int group, int row_block, std::uint32_t (&b)[8]) const {
+  /// Both registers of each of a group's four instructions, for the first rows that they have columns for.
+  __device__ void load(int group, std::uint32_t (&b)[8]) const {
     const int column = lane_id() / 4;
-    const int row = block_rows * row_block + column / 2;
+    const int row = column / 2;
     uint4 low{};
     uint4 high{};
     if (row < R) {
@@ -115,31 +115,25 @@ struct alignas(16) Activations {
     b[0] = low.x, b[1] = low.y, b[2] = low.z, b[3] = low.w;
     b[4] = high.x, b[5] = high.y, b[6] = high.z, b[7] = high.w;
   }
-  __device__ float sum(int group, int row_block) const {
-    return sums[min(block_rows * row_block + lane_id() % 4, R - 1)][group];
-  }
+  __device__ float sum(int group) const { return sums[min(lane_id() % 4, R - 1)][group]; }
 };
 
-/// The same in a warp's registers, for tiles without end: filled four rows at a time.
+/// The same in a warp's registers, filled up to four rows at a time.
 template <int G, int R>
 struct Operand {
-  static_assert(R % block_rows == 0);
-  std::uint32_t b[R / block_rows][G][8];
-  float sums[R / block_rows][G];
+  static constexpr int row_blocks = (R + block_rows - 1) / block_rows;
+  std::uint32_t b[row_blocks][G][8];
+  float sums[row_blocks][G];
 
   /// Of rows that lie in shared memory, to be a block of rows here.
-  __device__ void take(int row_block, const Activations<G, block_rows>& from) {
+  template <int Rows>
+  __device__ void take(int row_block, const Activations<G, Rows>& from) {
 #pragma unroll
     for (int group = 0; group < G; ++group) {
-      from.load(group, 0, b[row_block][group]);
-      sums[row_block][group] = from.sum(group, 0);
+      from.load(group, b[row_block][group]);
+      sums[row_block][group] = from.sum(group);
     }
   }
-  __device__ void load(int group, int row_block, std::uint32_t (&out)[8]) const {
-#pragma unroll
-    for (int i = 0; i < 8; ++i) out[i] = b[row_block][group][i];
-  }
-  __device__ float sum(int group, int row_block) const { return sums[row_block][group]; }
 };
 
 /// Where the product of a row of a tile and a row of activations lies among a warp's.
@@ -150,50 +144,70 @@ __device__ constexpr int partial_index(int tile_row, int row) { return row * til
 template <int R>
 struct TileProduct {
   static constexpr int row_blocks = (R + block_rows - 1) / block_rows;
-  float value[row_blocks][2] = {};
 
-  /// `X`: Activations or Operand. Blocks of rows take turns, so that their instructions do not wait for each
-  /// other; the order within one is the same whatever their number.
-  template <int G, class X>
-  __device__ void add(const StagedPart<G>& w, const X& x) {
+  /// Instructions that do not wait for each other take turns: those of all groups for one block of rows, or
+  /// of all blocks of rows for a group. The order within a group is the same whatever their number.
+  template <int G>
+  __device__ void add(const StagedPart<G>& w, const Operand<G, R>& x) {
+    constexpr int together = row_blocks == 1 ? G : 1;
 #pragma unroll
-    for (int i = 0; i < G; ++i) {
-      const uint4 codes = w.codes(i);
-      const uint2 scales = w.scales(i);
-      const std::uint32_t words[4] = {codes.x, codes.y, codes.z, codes.w};
-      std::uint32_t b[row_blocks][8];
-      float d[row_blocks][4] = {};
+    for (int first = 0; first < G; first += together) {
+      uint4 codes[together];
+      uint2 scales[together];
+      float d[together][row_blocks][4] = {};
 #pragma unroll
-      for (int nb = 0; nb < row_blocks; ++nb) x.load(i, nb, b[nb]);
+      for (int i = 0; i < together; ++i) codes[i] = w.codes(first + i);
+#pragma unroll
+      for (int i = 0; i < together; ++i) scales[i] = w.scales(first + i);
 #pragma unroll
       for (int h = 0; h < 4; ++h) {
-        std::uint32_t a[4];
-        unpack_codes(words[h], a);
 #pragma unroll
-        for (int nb = 0; nb < row_blocks; ++nb) mma_16816(d[nb], a, b[nb][2 * h], b[nb][2 * h + 1]);
+        for (int i = 0; i < together; ++i) {
+          const std::uint32_t words[4] = {codes[i].x, codes[i].y, codes[i].z, codes[i].w};
+          std::uint32_t a[4];
+          mask_codes(words[h], a);
+#pragma unroll
+          for (int nb = 0; nb < row_blocks; ++nb)
+            mma_16816(d[i][nb], a, x.b[nb][first + i][2 * h], x.b[nb][first + i][2 * h + 1]);
+        }
       }
 #pragma unroll
-      for (int nb = 0; nb < row_blocks; ++nb) {
-        const float sum = x.sum(i, nb);
-        value[nb][0] = fmaf(scale_of(scales.x), d[nb][0] + d[nb][1] / low_factor,
-                            fmaf(bias_of(scales.x), sum, value[nb][0]));
-        value[nb][1] = fmaf(scale_of(scales.y), d[nb][2] + d[nb][3] / low_factor,
-                            fmaf(bias_of(scales.y), sum, value[nb][1]));
+      for (int i = 0; i < together; ++i) {
+#pragma unroll
+        for (int nb = 0; nb < row_blocks; ++nb) {
+          const float sum = x.sums[nb][first + i];
+          products_[nb][0] = fmaf(scale_of(scales[i].x), fmaf(d[i][nb][1], 1.0F / low_factor, d[i][nb][0]),
+                                  products_[nb][0]);
+          products_[nb][1] = fmaf(scale_of(scales[i].y), fmaf(d[i][nb][3], 1.0F / low_factor, d[i][nb][2]),
+                                  products_[nb][1]);
+          biases_[nb][0] = fmaf(bias_of(scales[i].x), sum, biases_[nb][0]);
+          biases_[nb][1] = fmaf(bias_of(scales[i].y), sum, biases_[nb][1]);
+        }
       }
     }
   }
 
-  /// Into the warp's place of the block's partial sums.
-  __device__ void store(float* partial) const {
+  /// Of row lane / 4 + 8 * half of the tile and a row of the block of rows.
+  __device__ float value(int row_block, int half) const {
+    const float unit = half == 0 ? masked_low_unit : masked_high_unit;
+    return fmaf(products_[row_block][half], 1.0F / unit, biases_[row_block][half]);
+  }
+
+  /// Into the warp's place of the block's partial sums, times a factor.
+  __device__ void store(float* partial, float factor = 1.0F) const {
     const int g = lane_id() / 4;
 #pragma unroll
     for (int nb = 0; nb < row_blocks; ++nb) {
       const int row = block_rows * nb + lane_id() % 4;
       if (row >= R) continue;
-      partial[partial_index(g, row)] = value[nb][0];
-      partial[partial_index(g + 8, row)] = value[nb][1];
+      partial[partial_index(g, row)] = value(nb, 0) * factor;
+      partial[partial_index(g + 8, row)] = value(nb, 1) * factor;
     }
   }
+
+ private:
+  float products_[row_blocks][2] = {};  // of scales and codes, in units of the masked codes
+  float biases_[row_blocks][2] = {};
 };
 
 /// Adds up what the warps have stored `stride` floats apart.
@@ -220,8 +234,8 @@ __device__ inline void load8(const float* at, float (&values)[8]) {
   values[4] = high.x, values[5] = high.y, values[6] = high.z, values[7] = high.w;
 }
 
-__device__ inline float sigmoid(float x) { return 1.0F / (1.0F + __expf(-x)); }
-__device__ inline float silu(float x) { return x / (1.0F + __expf(-x)); }
+__device__ inline float sigmoid(float x) { return __fdividef(1.0F, 1.0F + __expf(-x)); }
+__device__ inline float silu(float x) { return __fdividef(x, 1.0F + __expf(-x)); }
 __device__ inline float softplus(float x) { return fmaxf(x, 0.0F) + log1pf(__expf(-fabsf(x))); }
 
 }  // namespace calla::cuda

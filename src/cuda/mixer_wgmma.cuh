@@ -1,10 +1,12 @@
-// Hopper's matrix instruction as attention prefill needs it, one instruction a function; its barriers and
-// fences are in wgmma.cuh. Only for code that is compiled for sm_90a.
+// Hopper's matrix instruction as attention prefill needs it, one instruction a function; its barriers are in
+// bulk_copy.cuh, its fences in wgmma.cuh. Only for code that is compiled for sm_90a.
 //
 // An operand in shared memory is panels of 64 columns: rows of 128 bytes, their eight 16-byte pieces
 // exchanged by XOR with the row's number mod 8, at an address that is a multiple of 1024.
 #pragma once
 #include <cstdint>
+
+#include "cuda/bulk_copy.cuh"
 
 namespace calla::cuda {
 
@@ -100,7 +102,7 @@ __device__ inline void barrier_of_warps(int id, int threads) {
   asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(threads) : "memory");
 }
 
-// --- Clusters and bulk copies ---
+// --- Clusters ---
 
 /// Waits for all threads of the cluster; what they have written to shared memory is visible.
 __device__ inline void cluster_sync() {
@@ -113,19 +115,6 @@ __device__ inline void barrier_arrive_remote(std::uint32_t barrier, int block) {
       "{\n.reg .b32 there;\nmapa.shared::cluster.u32 there, %0, %1;\n"
       "mbarrier.arrive.shared::cluster.b64 _, [there];\n}" ::"r"(barrier),
       "r"(block)
-      : "memory");
-}
-/// Arrives, and makes the phase wait for `bytes` of bulk copies.
-__device__ inline void barrier_expect(std::uint32_t barrier, std::uint32_t bytes) {
-  asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes)
-               : "memory");
-}
-/// Starts a copy of `bytes` (a multiple of 16) from global to shared memory; the barrier counts them.
-__device__ inline void bulk_copy(std::uint32_t to, const void* from, std::uint32_t bytes,
-                                 std::uint32_t barrier) {
-  asm volatile(
-      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(to),
-      "l"(from), "r"(bytes), "r"(barrier)
       : "memory");
 }
 /// Starts a copy of `bytes` (a multiple of 16) from global memory to the same place in the shared memory of

@@ -52,6 +52,13 @@ __device__ inline void release_successor() {
 #endif
 }
 
+/// The largest of a warp's numbers.
+__device__ inline unsigned max_of_warp(unsigned value) {
+  unsigned result;
+  asm volatile("redux.sync.max.u32 %0, %1, 0xffffffff;" : "=r"(result) : "r"(value));
+  return result;
+}
+
 /// Starts a copy of 16 bytes to shared memory, past the first-level cache.
 __device__ inline void copy_async(void* shared, const void* global) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(

@@ -1,38 +1,11 @@
-// PTX of Hopper, one instruction a function: the matrix instruction of a warpgroup, and the barriers that
-// feed it. Only for code that is compiled for sm_90a.
+// PTX of Hopper, one instruction a function: the matrix instruction of a warpgroup. Only for code that is
+// compiled for sm_90a.
 #pragma once
 #include <cstdint>
 
+#include "cuda/bulk_copy.cuh"
+
 namespace calla::cuda {
-
-// --- Barriers in shared memory ---
-
-__device__ inline void barrier_init(std::uint32_t barrier, int arrivals) {
-  asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(barrier), "r"(arrivals) : "memory");
-}
-/// Makes initialised barriers visible to the asynchronous proxy.
-__device__ inline void barrier_init_fence() {
-  asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
-}
-__device__ inline void barrier_arrive(std::uint32_t barrier) {
-  asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory");
-}
-/// Arrives when all of this thread's copies of 16 bytes so far have ended.
-__device__ inline void barrier_arrive_after_copies(std::uint32_t barrier) {
-  asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(barrier) : "memory");
-}
-/// Whether the phase of this parity has ended; may wait a while for it.
-__device__ inline bool barrier_try_wait(std::uint32_t barrier, std::uint32_t parity) {
-  std::uint32_t done;
-  asm volatile(
-      "{\n.reg .pred p;\n"
-      "mbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2;\n"
-      "selp.u32 %0, 1, 0, p;\n}"
-      : "=r"(done)
-      : "r"(barrier), "r"(parity)
-      : "memory");
-  return done != 0;
-}
 
 /// Starts a copy of `bytes` (a multiple of 16) from memory to the second-level cache.
 __device__ inline void prefetch_bulk(const void* at, std::uint32_t bytes) {
