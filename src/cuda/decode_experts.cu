@@ -88,30 +88,26 @@ template <int Experts>
 __device__ int choose_one(const float* logits, int place) {
   constexpr int each = Experts / warp_threads;
   const int lane = lane_id();
-  unsigned mine[each];
+  unsigned mine[each];  // of experts lane, lane + 32, ...; 0: taken
 #pragma unroll
-  for (int i = 0; i < each; ++i) mine[i] = ordered_bits(__ldcg(logits + lane * each + i));
-  int expert = 0;
-  for (int round = 0; round <= place; ++round) {
+  for (int i = 0; i < each; ++i) mine[i] = ordered_bits(__ldcg(logits + i * warp_threads + lane));
+  for (int round = 0;; ++round) {
     unsigned largest = mine[0];
 #pragma unroll
     for (int i = 1; i < each; ++i) largest = max(largest, mine[i]);
     const unsigned peak = max_of_warp(largest);
-    // The first among equals: lanes and elements are in the order of the experts.
-    const int owner = __ffs(static_cast<int>(__ballot_sync(0xFFFFFFFFU, largest == peak))) - 1;
-    if (lane == owner) {
-      bool found = false;
+    unsigned first = Experts - 1;  // among equals
 #pragma unroll
-      for (int i = 0; i < each; ++i) {
-        if (found || mine[i] != peak) continue;
-        found = true;
-        expert = lane * each + i;
-        mine[i] = 0;
-      }
+    for (int i = each - 1; i >= 0; --i) {
+      if (mine[i] == peak) first = i * warp_threads + lane;
     }
-    expert = __shfl_sync(0xFFFFFFFFU, expert, owner);
+    const unsigned expert = min_of_warp(first);
+    if (round == place) return static_cast<int>(expert);
+#pragma unroll
+    for (int i = 0; i < each; ++i) {
+      if (expert == i * warp_threads + lane) mine[i] = 0;
+    }
   }
-  return expert;
 }
 
 /// Blocks 0 .. tiles of the shared expert have one each; the others have a row of router tiles.
@@ -257,7 +253,7 @@ struct DownShared {
 
 /// A block has a tile of the sum over all experts of a row.
 template <class Model>
-__global__ __launch_bounds__(down_warps<Model>() * warp_threads, 1) void down_kernel(DeviceLayer layer,
+__global__ __launch_bounds__(down_warps<Model>() * warp_threads, 2) void down_kernel(DeviceLayer layer,
                                                                                      DecodeState state) {
   constexpr Shape S = Model::shape;
   using Routed = DownParts<S.expert_hidden>;

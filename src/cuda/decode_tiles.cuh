@@ -69,6 +69,7 @@ struct Layout {
   static constexpr int warps = K / (tile_columns * groups_of_warp);
   static constexpr int threads = warps * warp_threads;
   static constexpr int stages = Stages;
+  static constexpr int rows = R;
   static constexpr int partial = tile_rows * R;  // floats a warp
   static constexpr std::size_t row_bytes = static_cast<std::size_t>(K / tile_columns) * tile_bytes;
   using X = Operand<groups_of_warp, R>;
@@ -121,6 +122,7 @@ __device__ void multiply_tiles(const TileRange& tiles, typename L::Shared& share
   }
   settle();
   __syncthreads();
+  if constexpr (L::rows == 1) rows = 1;  // so that the places below are constants
   for (int i = static_cast<int>(threadIdx.x); i < L::stages * Outputs * rows; i += L::threads) {
     const int stage = i / (Outputs * rows);
     const int tile = tiles.first + stage * tiles.step;

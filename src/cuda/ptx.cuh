@@ -59,6 +59,13 @@ __device__ inline unsigned max_of_warp(unsigned value) {
   return result;
 }
 
+/// The smallest.
+__device__ inline unsigned min_of_warp(unsigned value) {
+  unsigned result;
+  asm volatile("redux.sync.min.u32 %0, %1, 0xffffffff;" : "=r"(result) : "r"(value));
+  return result;
+}
+
 /// Starts a copy of 16 bytes to shared memory, past the first-level cache.
 __device__ inline void copy_async(void* shared, const void* global) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(
