@@ -26,17 +26,16 @@ __device__ inline void unpack_codes(std::uint32_t word, std::uint32_t (&a)[4]) {
   a[3] = as_bits(__hfma2(as_half2(and_or<0x00F000F0, 0x64006400>(shifted)), sixteenth, high_magic));
 }
 
-/// The same without arithmetic: a code in the lowest bits of a half is a subnormal number, which the matrix
-/// instruction takes as it is. Row g has code * 2^-24, row g + 8 code * 2^-20.
-__device__ inline void mask_codes(std::uint32_t word, std::uint32_t (&a)[4]) {
-  const std::uint32_t shifted = word >> 8;
-  a[0] = word & 0x000F000FU;
-  a[1] = word & 0x00F000F0U;
-  a[2] = shifted & 0x000F000FU;
-  a[3] = shifted & 0x00F000F0U;
+/// The A fragment of two words of a tile for m16n8k32, its codes 0 .. 15 as bytes: a word's low nibbles are
+/// those of row g, four neighbours in the order 2 t, 2 t + 8, 2 t + 1, 2 t + 9, its high ones those of row g
+/// + 8.
+__device__ inline void codes_as_bytes(std::uint32_t first, std::uint32_t second, std::uint32_t (&a)[4]) {
+  constexpr std::uint32_t low_nibbles = 0x0F0F0F0F;
+  a[0] = first & low_nibbles;
+  a[1] = first >> 4 & low_nibbles;
+  a[2] = second & low_nibbles;
+  a[3] = second >> 4 & low_nibbles;
 }
-inline constexpr float masked_low_unit = 1.0F / (1 << 24);
-inline constexpr float masked_high_unit = 1.0F / (1 << 20);
 
 /// The halves of a {scale, bias} pair, bfloat16, as float.
 __device__ inline float scale_of(std::uint32_t pair) { return __uint_as_float(pair << 16); }

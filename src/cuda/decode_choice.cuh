@@ -5,7 +5,6 @@
 namespace calla::cuda {
 
 constexpr int top = Shape::experts_per_token;
-constexpr float inner_factor = 1.0F / 64.0F;  // keeps the inner activations in the range of half
 
 // A row of router tiles is two: the low and the high halves of the codes.
 constexpr int router_planes = 2;

@@ -126,7 +126,7 @@ __global__ __launch_bounds__(Layout<K, R, router_planes>::threads) void router_k
       is_router ? TileRange{layer.router_tiles.data, router_tile, 1, router_tile + router_planes}
                 : TileRange{layer.shared_gate_up.data, block, 1, block + 1};
   const int warp = warp_id();
-  const int column = (warp * warp_threads + lane_id()) * 8;
+  const int column = warp * warp_columns + lane_column();
   shared.staged.prepare(threadIdx.x == 0);
   start_tiles<L>(tiles, shared);
   NormedColumns<R> normed(layer.post_attention_norm, column);
@@ -139,7 +139,7 @@ __global__ __launch_bounds__(Layout<K, R, router_planes>::threads) void router_k
   multiply_tiles<L, tile_rows>(
       tiles, shared, rows, [&] { normed.store(shared.squares[warp]); },
       [&](int tile, int r, int row, auto sum) {
-        const float factor = inverse_rms<L::warps, K, R>(shared.squares, row) / residual_scale;
+        const float factor = inverse_rms<L::warps, K, R>(shared.squares, row);
         if (is_router) {
           const int expert = (block - shared_tiles) * tile_rows + r;
           if (tile != router_tile || expert > Experts) return;
@@ -169,7 +169,7 @@ __global__ __launch_bounds__(Layout<K, 1, expert_stages>::threads) void gate_up_
   const int choice = static_cast<int>(blockIdx.y);
   const int row = static_cast<int>(blockIdx.z);
   const int warp = warp_id();
-  const int column = (warp * warp_threads + lane_id()) * 8;
+  const int column = warp * warp_columns + lane_column();
   const TileStack& stack = layer.expert_gate_up;
   NormedColumns<1> normed(layer.post_attention_norm, column);
   shared.staged.prepare(threadIdx.x == 0);
@@ -200,7 +200,7 @@ __global__ __launch_bounds__(Layout<K, 1, expert_stages>::threads) void gate_up_
   multiply_tiles<L, tile_rows / 2>(
       tiles, shared, 1, [] {},
       [&](int tile, int channel, int, auto sum) {
-        const float factor = inverse_rms<L::warps, K, 1>(shared.squares, 0) / residual_scale;
+        const float factor = inverse_rms<L::warps, K, 1>(shared.squares, 0);
         state.inner[(row * top + choice) * channels + tile * (tile_rows / 2) + channel] =
             silu(sum(channel) * factor) * (sum(channel + tile_rows / 2) * factor);
       });
@@ -223,16 +223,12 @@ struct DownPart {
   }
   __device__ void multiply(const float* inner, int part, float share, float* partial) {
     x.fill(1, [&](int, float(&values)[8]) {
-      load8(inner + (part * P::groups_of_part * tile_columns + lane_id() * 8), values);
-#pragma unroll
-      for (float& value : values) value *= inner_factor;
+      load_columns(inner + (part * P::groups_of_part * tile_columns + lane_column()), values);
     });
-    Operand<P::groups_of_part, 1> operand;
-    operand.take(0, x);
     weights.wait(0);
     TileProduct<1> product;
-    product.add(weights.parts[0][0], operand);
-    product.store(partial, share / inner_factor);
+    product.add(weights.parts[0][0], x);
+    product.store(x, partial, share);
   }
 };
 
@@ -297,7 +293,7 @@ __global__ __launch_bounds__(down_warps<Model>() * warp_threads, 2) void down_ke
 
 template <class Model>
 void decode_experts(cudaStream_t stream, const DeviceLayer& layer, const DecodeState& state, int rows) {
-  if (rows > block_rows) return many_experts<Model>(stream, layer, state, rows);
+  if (rows > few_rows) return many_experts<Model>(stream, layer, state, rows);
   constexpr Shape S = Model::shape;
   const auto count = static_cast<unsigned>(rows);
   with_rows(rows, [&](auto r) {

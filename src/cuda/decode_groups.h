@@ -8,7 +8,7 @@
 namespace calla::cuda {
 
 inline constexpr int most_rows = 16;
-inline constexpr int group_rows = 4;  // as many as an instruction has columns for
+inline constexpr int group_rows = 4;
 
 /// Up to four rows of an expert, in ascending order. A pick is 8 * row + the place of the expert among the
 /// eight of the row.

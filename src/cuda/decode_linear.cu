@@ -35,7 +35,7 @@ __global__ __launch_bounds__(Layout<K, R, Stages>::threads) void project_kernel(
   const TileRange tiles{w.data, static_cast<int>(blockIdx.x), static_cast<int>(gridDim.x),
                         w.rows / tile_rows};
   const int warp = warp_id();
-  const int column = (warp * warp_threads + lane_id()) * 8;
+  const int column = warp * warp_columns + lane_column();
   release_successor();
   shared.staged.prepare(threadIdx.x == 0);
   start_tiles<L>(tiles, shared);
@@ -47,7 +47,7 @@ __global__ __launch_bounds__(Layout<K, R, Stages>::threads) void project_kernel(
       tiles, shared, rows, [&] { normed.store(shared.squares[warp]); },
       [&](int tile, int r, int row, auto sum) {
         out[static_cast<std::size_t>(row) * w.rows + tile * tile_rows + r] =
-            sum(r) * (inverse_rms<L::warps, K, R>(shared.squares, row) / residual_scale);
+            sum(r) * inverse_rms<L::warps, K, R>(shared.squares, row);
       });
 }
 
@@ -64,7 +64,7 @@ __global__ __launch_bounds__(Layout<K, R, Stages>::threads) void head_kernel(Til
   walk_tiles<L, tile_rows>(
       tiles, shared, rows,
       [&](auto& part, int warp) {
-        const int column = (warp * warp_threads + lane_id()) * 8;
+        const int column = warp * warp_columns + lane_column();
         NormedColumns<R> normed(gain, column);
         release_successor();
         wait_for_predecessor();
@@ -75,7 +75,7 @@ __global__ __launch_bounds__(Layout<K, R, Stages>::threads) void head_kernel(Til
         const int slot = slots[row];
         if (slot < 0) return;
         logits[static_cast<std::size_t>(slot) * vocabulary + tile * tile_rows + r] =
-            sum(r) * (inverse_rms<L::warps, K, R>(shared.squares, row) / residual_scale);
+            sum(r) * inverse_rms<L::warps, K, R>(shared.squares, row);
       });
 }
 
@@ -93,7 +93,7 @@ __global__ __launch_bounds__(Layout<K, R, 1>::threads,
   const int thread = static_cast<int>(threadIdx.x);
   float* const mine =
       x + static_cast<std::size_t>(thread / tile_rows) * hidden + tile * tile_rows + thread % tile_rows;
-  const int column = (warp_id() * warp_threads + lane_id()) * 8;
+  const int column = warp_id() * warp_columns + lane_column();
   release_successor();
   shared.staged.prepare(thread == 0);
   start_tiles<L>(tiles, shared);
@@ -102,7 +102,7 @@ __global__ __launch_bounds__(Layout<K, R, 1>::threads,
   float residual = 0;
   if (thread < tile_rows * rows) residual = __ldcg(mine);
   shared.parts[warp_id()].fill(rows, [&](int row, float(&values)[8]) {
-    load8(mixed + static_cast<std::size_t>(row) * K + column, values);
+    load_columns(mixed + static_cast<std::size_t>(row) * K + column, values);
     if constexpr (Heads > 0) {
       const float factor = head_factor(squares, row * Heads + column / Shape::delta_head_dim);
 #pragma unroll
@@ -125,7 +125,7 @@ unsigned blocks_of(int tiles) { return static_cast<unsigned>(std::min(tiles, wal
 
 template <class Model>
 void decode_project(cudaStream_t stream, const DeviceLayer& layer, const DecodeState& state, int rows) {
-  if (rows > block_rows) return many_project<Model>(stream, layer, state, rows);
+  if (rows > few_rows) return many_project<Model>(stream, layer, state, rows);
   constexpr Shape S = Model::shape;
   constexpr int K = S.hidden;
   static_assert(projected_columns<S>() <= layer_stages * walking_blocks * tile_rows);
@@ -140,7 +140,7 @@ void decode_project(cudaStream_t stream, const DeviceLayer& layer, const DecodeS
 template <class Model>
 void decode_output(cudaStream_t stream, const DeviceLayer& layer, bool is_attention, const DecodeState& state,
                    int rows) {
-  if (rows > block_rows) return many_output<Model>(stream, layer, is_attention, state, rows);
+  if (rows > few_rows) return many_output<Model>(stream, layer, is_attention, state, rows);
   constexpr Shape S = Model::shape;
   with_rows(rows, [&](auto r) {
     const dim3 blocks(static_cast<unsigned>(layer.out.rows / tile_rows));
@@ -159,7 +159,7 @@ void decode_output(cudaStream_t stream, const DeviceLayer& layer, bool is_attent
 
 template <class Model>
 void decode_head(cudaStream_t stream, const DeviceWeights& weights, const DecodeState& state, int rows) {
-  if (rows > block_rows) return many_head<Model>(stream, weights, state, rows);
+  if (rows > few_rows) return many_head<Model>(stream, weights, state, rows);
   constexpr Shape S = Model::shape;
   with_rows(rows, [&](auto r) {
     using L = Layout<S.hidden, r(), head_stages>;

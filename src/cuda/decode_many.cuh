@@ -25,8 +25,8 @@ struct ManyLayout {
   struct Shared {
     StagedPart<groups_of_warp> staged[Stages][warps];
     union {
-      Activations<groups_of_warp, block_rows> parts[warps];  // on their way to the registers
-      float partials[2][Together][warps][outputs];           // from then on
+      Activations<groups_of_warp, few_rows> parts[warps];  // on their way to the registers
+      float partials[2][Together][warps][outputs];         // from then on
     };
     float squares[warps][R];
     float factors[R];
@@ -37,23 +37,23 @@ struct ManyLayout {
 /// columns from 8 * lane on, change(row, values) brings them into the range of half. All rows are loaded
 /// before any is used. Rows from `rows` on hold whatever is there; no other depends on them.
 template <int G, int R, class Load, class Change>
-__device__ void fill_operand(Operand<G, R>& x, Activations<G, block_rows>& part, int rows, Load load,
+__device__ void fill_operand(Operand<G, R>& x, Activations<G, few_rows>& part, int rows, Load load,
                              Change change) {
   float values[R][8] = {};
 #pragma unroll
   for (int r = 0; r < R; ++r) {
-    if (r < rows && lane_id() < Activations<G, block_rows>::lanes) load(r, values[r]);
+    if (r < rows && lane_id() < Activations<G, few_rows>::lanes) load(r, values[r]);
   }
 #pragma unroll
-  for (int first = 0; first < R; first += block_rows) {
+  for (int first = 0; first < R; first += few_rows) {
 #pragma unroll
-    for (int r = 0; r < block_rows; ++r) {
+    for (int r = 0; r < few_rows; ++r) {
       if (first + r >= rows) continue;
       change(first + r, values[first + r]);
       part.store(r, values[first + r]);
     }
     __syncwarp();
-    x.take(first / block_rows, part);
+    x.take(first, part);
     __syncwarp();
   }
 }
@@ -64,21 +64,20 @@ template <class L>
 __device__ void fill_normed(typename L::X& activations, typename L::Shared& shared, const float* gain,
                             const float* x, int rows) {
   const int warp = warp_id();
-  const int column = (warp * warp_threads + lane_id()) * 8;
+  const int column = warp * warp_columns + lane_column();
   NormedColumns<L::rows> normed(gain, column);
   release_successor();
   wait_for_predecessor();
   fill_operand(
       activations, shared.parts[warp], rows,
       [&](int row, float(&values)[8]) {
-        load8(x + static_cast<std::size_t>(row) * L::columns + column, values);
+        load_columns(x + static_cast<std::size_t>(row) * L::columns + column, values);
       },
       [&](int row, float(&values)[8]) { normed.scale(row, values); });
   normed.store(shared.squares[warp]);
   __syncthreads();
   const int row = static_cast<int>(threadIdx.x);
-  if (row < rows)
-    shared.factors[row] = inverse_rms<L::warps, L::columns, L::rows>(shared.squares, row) / residual_scale;
+  if (row < rows) shared.factors[row] = inverse_rms<L::warps, L::columns, L::rows>(shared.squares, row);
 }
 
 /// An output of a block, and which of its thread's it is between two barriers.
@@ -133,7 +132,7 @@ __device__ void walk_many(const std::byte* matrix, int first, int last, typename
       __syncwarp();
       start(stage, tile + place + L::stages);
       stage = stage + 1 == L::stages ? 0 : stage + 1;
-      product.store(partials[place][part]);
+      product.store(x, partials[place][part]);
     }
     __syncthreads();
     visit_outputs<L>(tile, last, rows, [&](const ManyOutput& output) {

@@ -96,7 +96,7 @@ __global__ __launch_bounds__(GateUpShared<Model>::warps* warp_threads,
   extern __shared__ __align__(16) unsigned char raw[];
   auto& shared = *reinterpret_cast<Shared*>(raw);
   const int part = warp_id();
-  const int column = (part * warp_threads + lane_id()) * 8;
+  const int column = part * warp_columns + lane_column();
   const float* const gain = layer.post_attention_norm;
   const std::byte* const mine = layer.expert_gate_up.data + part * groups_of_warp * tile_bytes;
   wait_for_predecessor();
@@ -130,7 +130,7 @@ __global__ __launch_bounds__(GateUpShared<Model>::warps* warp_threads,
       fill_operand(
           x, shared.parts[part], group.count,
           [&](int r, float(&values)[8]) {
-            load8(state.x + static_cast<std::size_t>(group.picks[r] / top) * K + column, values);
+            load_columns(state.x + static_cast<std::size_t>(group.picks[r] / top) * K + column, values);
           },
           [&](int r, float(&values)[8]) { normed.scale(r, values); });
       normed.store(squares[part]);
@@ -143,7 +143,7 @@ __global__ __launch_bounds__(GateUpShared<Model>::warps* warp_threads,
     start(stage, at + gate_up_stages);
     stage = stage + 1 == gate_up_stages ? 0 : stage + 1;
     auto& partials = shared.partials[round % 2];
-    product.store(partials[part]);
+    product.store(x, partials[part]);
     __syncthreads();
     // The warps take turns to finish a tile.
     if (round % warps != part) continue;
@@ -153,7 +153,7 @@ __global__ __launch_bounds__(GateUpShared<Model>::warps* warp_threads,
     const auto sum = [&](int tile_row) {
       return sum_partials<warps>(&partials[0][partial_index(tile_row, r)], Shared::outputs);
     };
-    const float factor = inverse_rms<warps, K, group_rows>(squares, r) / residual_scale;
+    const float factor = inverse_rms<warps, K, group_rows>(squares, r);
     state.inner[group.picks[r] * (tiles * channels) + at % tiles * channels + channel] =
         silu(sum(channel) * factor) * (sum(channel + channels) * factor);
   }
@@ -211,9 +211,9 @@ __global__ __launch_bounds__(down_warps* warp_threads, 2) void down_many_kernel(
   wait_for_predecessor();
 
   Operand<P::groups_of_part, group_rows> x;
-  const int r = lane_id() % group_rows;  // of the group, as the product has it
-  int pick = 0;
-  float factor = 0;
+  using Product = TileProduct<group_rows>;
+  int picks[Product::row_blocks] = {};
+  float factors[Product::row_blocks] = {};
   int stage = 0;
   for (int at = first; at < last; ++at) {
     const ExpertGroup& group = shared.groups.of[at / steps];
@@ -221,29 +221,31 @@ __global__ __launch_bounds__(down_warps* warp_threads, 2) void down_many_kernel(
       fill_operand(
           x, shared.parts[warp], group.count,
           [&](int i, float(&values)[8]) {
-            load8(state.inner + group.picks[i] * K + part * P::groups_of_part * tile_columns + lane_id() * 8,
-                  values);
+            load_columns(
+                state.inner + group.picks[i] * K + part * P::groups_of_part * tile_columns + lane_column(),
+                values);
           },
-          [&](int, float(&values)[8]) {
+          [](int, float(&)[8]) {});
 #pragma unroll
-            for (float& value : values) value *= inner_factor;
-          });
-      pick = group.picks[r];
-      factor = shared.groups.shares[pick] / inner_factor;
+      for (int nb = 0; nb < Product::row_blocks; ++nb) {
+        picks[nb] = group.picks[Product::lane_row(nb)];
+        factors[nb] = shared.groups.shares[picks[nb]];
+      }
     }
     wait_for_copies<down_stages - 1>();
     __syncwarp();
-    TileProduct<group_rows> product;
+    Product product;
     product.add(shared.staged[stage][warp], x);
     __syncwarp();
     start(stage, at + down_stages);
     stage = stage + 1 == down_stages ? 0 : stage + 1;
-    if (r < group.count) {
-      const int tile = at % steps * together + tile_of_step;
-      float* const answer = state.answers + static_cast<std::size_t>(pick * P::warps + part) * S.hidden +
-                            tile * tile_rows + lane_id() / 4;
-      answer[0] = product.value(0, 0) * factor;
-      answer[8] = product.value(0, 1) * factor;
+    const int tile = at % steps * together + tile_of_step;
+#pragma unroll
+    for (int nb = 0; nb < Product::row_blocks; ++nb) {
+      const float sum = product.value(x, nb);
+      if (Product::lane_row(nb) < group.count)
+        state.answers[static_cast<std::size_t>(picks[nb] * P::warps + part) * S.hidden + tile * tile_rows +
+                      Product::lane_tile_row()] = sum * factors[nb];
     }
   }
 }
@@ -278,24 +280,27 @@ __global__ __launch_bounds__(CombineShared<Model>::warps* warp_threads) void com
                              (static_cast<std::size_t>(tile) * P::groups + part * P::groups_of_part) *
                                  tile_bytes);
     commit_copies();
-    const int mine = min(first_row + lane_id() % group_rows, rows - 1);
-    const float factor = sigmoid(__ldcg(state.router + mine * (S.experts + 1) + S.experts)) / inner_factor;
     Operand<P::groups_of_part, group_rows> x;
     fill_operand(
         x, shared.parts[warp], rows - first_row,
         [&](int r, float(&values)[8]) {
-          load8(state.shared + (first_row + r) * K + part * P::groups_of_part * tile_columns + lane_id() * 8,
-                values);
+          load_columns(
+              state.shared + (first_row + r) * K + part * P::groups_of_part * tile_columns + lane_column(),
+              values);
         },
-        [&](int, float(&values)[8]) {
-#pragma unroll
-          for (float& value : values) value *= inner_factor;
-        });
+        [](int, float(&)[8]) {});
     wait_for_copies<0>();
     __syncwarp();
     TileProduct<group_rows> product;
     product.add(shared.staged[warp], x);
-    product.store(shared.partials[part] + partial_index(0, first_row), factor);
+    using Product = TileProduct<group_rows>;
+#pragma unroll
+    for (int nb = 0; nb < Product::row_blocks; ++nb) {
+      const int row = min(first_row + Product::lane_row(nb), rows - 1);
+      const float share = sigmoid(__ldcg(state.router + row * (S.experts + 1) + S.experts));
+      shared.partials[part][partial_index(Product::lane_tile_row(), first_row + Product::lane_row(nb))] =
+          product.value(x, nb) * share;
+    }
   }
   release_successor();
   wait_for_predecessor();

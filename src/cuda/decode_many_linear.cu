@@ -47,7 +47,7 @@ __global__ __launch_bounds__(L::threads, 1) void output_many_kernel(Tiles w, con
   const int first = static_cast<int>(blockIdx.x) * L::together;
   const int first_row = static_cast<int>(blockIdx.y) * L::rows;
   const int block_rows = min(L::rows, rows - first_row);
-  const int column = (warp_id() * warp_threads + lane_id()) * 8;
+  const int column = warp_id() * warp_columns + lane_column();
   const auto place = [&](const ManyOutput& at) {
     return x + static_cast<std::size_t>(first_row + at.row) * hidden + at.tile * tile_rows + at.r;
   };
@@ -63,7 +63,7 @@ __global__ __launch_bounds__(L::threads, 1) void output_many_kernel(Tiles w, con
         fill_operand(
             activations, shared.parts[warp_id()], block_rows,
             [&](int row, float(&values)[8]) {
-              load8(mixed + static_cast<std::size_t>(first_row + row) * L::columns + column, values);
+              load_columns(mixed + static_cast<std::size_t>(first_row + row) * L::columns + column, values);
             },
             [&](int row, float(&values)[8]) {
               if constexpr (Heads > 0) {

@@ -12,7 +12,7 @@
 namespace calla::cuda {
 
 constexpr int groups_of_warp = 4;
-constexpr float residual_scale = 1.0F / 256.0F;
+constexpr int warp_columns = groups_of_warp * tile_columns;
 
 /// A thread's eight columns of the residual stream times a norm's gain, and on the way the sum of their
 /// squares. Made before the predecessor ends. Multiplications and additions are told apart, so that no kernel
@@ -22,11 +22,11 @@ struct NormedColumns {
   float gain[8];
   float squares[R] = {};
 
-  __device__ NormedColumns(const float* all, int column) { load8(all + column, gain); }
+  __device__ NormedColumns(const float* all, int column) { load_columns(all + column, gain); }
 
   /// Into `values` the columns of a row of x from `x` on.
   __device__ void operator()(const float* x, int row, float (&values)[8]) {
-    load8(x, values);
+    load_columns(x, values);
     scale(row, values);
   }
   __device__ void scale(int row, float (&values)[8]) {
@@ -34,7 +34,7 @@ struct NormedColumns {
 #pragma unroll
     for (int i = 0; i < 8; ++i) {
       sum = fmaf(values[i], values[i], sum);
-      values[i] = __fmul_rn(values[i], gain[i] * residual_scale);
+      values[i] = __fmul_rn(values[i], gain[i]);
     }
 #pragma unroll
     for (int r = 0; r < R; ++r) {
@@ -72,7 +72,6 @@ struct Layout {
   static constexpr int rows = R;
   static constexpr int partial = tile_rows * R;  // floats a warp
   static constexpr std::size_t row_bytes = static_cast<std::size_t>(K / tile_columns) * tile_bytes;
-  using X = Operand<groups_of_warp, R>;
   using Product = TileProduct<R>;
   struct Shared {
     StagedTiles<Stages, warps, groups_of_warp> staged;
@@ -110,15 +109,13 @@ template <class L, int Outputs, class Settle, class Finish>
 __device__ void multiply_tiles(const TileRange& tiles, typename L::Shared& shared, int rows, Settle settle,
                                Finish finish) {
   const int part = warp_id();
-  typename L::X x;
-  x.take(0, shared.parts[part]);
 #pragma unroll
   for (int stage = 0; stage < L::stages; ++stage) {
     if (tiles.first + stage * tiles.step >= tiles.end) break;
     shared.staged.wait(stage);
     typename L::Product product;
-    product.add(shared.staged.parts[stage][part], x);
-    product.store(shared.partials[stage][part]);
+    product.add(shared.staged.parts[stage][part], shared.parts[part]);
+    product.store(shared.parts[part], shared.partials[stage][part]);
   }
   settle();
   __syncthreads();
@@ -148,19 +145,17 @@ __device__ void walk_tiles(const TileRange& tiles, typename L::Shared& shared, i
 #pragma unroll
   for (int stage = 0; stage < L::stages; ++stage) start(stage, tiles.first + stage * tiles.step);
   prepare(shared.parts[part], part);
-  typename L::X x;
-  x.take(0, shared.parts[part]);
   int stage = 0;
   for (int round = 0, tile = tiles.first; tile < tiles.end; ++round, tile += tiles.step) {
     wait_for_copies<L::stages - 1>();
     __syncwarp();
     typename L::Product product;
-    product.add(shared.staged.parts[stage][part], x);
+    product.add(shared.staged.parts[stage][part], shared.parts[part]);
     __syncwarp();
     start(stage, tile + L::stages * tiles.step);
     stage = stage + 1 == L::stages ? 0 : stage + 1;
     float(&partial)[L::warps][L::partial] = shared.partials[round % 2];
-    product.store(partial[part]);
+    product.store(shared.parts[part], partial[part]);
     __syncthreads();
     for (int i = static_cast<int>(threadIdx.x); i < Outputs * rows; i += L::threads) {
       const int row = i / Outputs;
@@ -174,7 +169,7 @@ __device__ void walk_tiles(const TileRange& tiles, typename L::Shared& shared, i
 template <class Launch>
 void with_rows(int rows, Launch launch) {
   if (rows == 1) return launch(std::integral_constant<int, 1>());
-  launch(std::integral_constant<int, block_rows>());
+  launch(std::integral_constant<int, few_rows>());
 }
 
 /// Launches a kernel that asks for more shared memory than a block gets unasked.

@@ -5,45 +5,39 @@
 #include <gtest/gtest.h>
 
 #include "cuda/decode_groups.h"
-#include "cuda/fragments.h"
+#include "cuda/digits.h"
 
 namespace calla::cuda {
 namespace {
 
 constexpr int banks = 32;
 
-TEST(DecodeIndices, FragmentsHaveAPlaceEach) {
+TEST(DecodeIndices, DigitsHaveAPlaceEach) {
   std::set<int> places;
-  for (int half = 0; half < 2; ++half) {
-    for (int t = 0; t < 4; ++t) {
-      for (int word = 0; word < 8; ++word) {
-        const int place = fragment_word(half, t, word);
-        EXPECT_GE(place, 0);
-        EXPECT_LT(place, fragment_words);
-        EXPECT_TRUE(places.insert(place).second) << half << t << word;
-        // What a thread loads at once is one behind the other, and aligned.
-        EXPECT_EQ(place, fragment_word(half, t, word / 4 * 4) + word % 4);
-        EXPECT_EQ((place - word % 4) % 4, 0);
+  for (int group = 0; group < 4; ++group) {
+    for (int plane = 0; plane < digit_planes; ++plane) {
+      for (int t = 0; t < 4; ++t) {
+        for (int h = 0; h < 4; ++h) {
+          const int place = digit_word(group, plane, t, h);
+          EXPECT_GE(place, 0);
+          EXPECT_LT(place, digit_words(group + 1));
+          EXPECT_TRUE(places.insert(place).second) << group << plane << t << h;
+          // What a thread loads at once is one behind the other, and aligned.
+          EXPECT_EQ(place, digit_word(group, plane, t, 0) + h);
+          EXPECT_EQ((place - h) % 4, 0);
+        }
       }
     }
   }
 }
 
-TEST(DecodeIndices, FragmentsMeetInNoBank) {
-  // Sixteen bytes are loaded for eight lanes at a time: those of one row.
-  for (const int word : {0, 4}) {
-    std::set<int> hit;
-    for (int lane = 0; lane < 8; ++lane) {
-      for (int i = 0; i < 4; ++i) hit.insert((fragment_word(lane / 4, lane % 4, word) + i) % banks);
-    }
-    EXPECT_EQ(hit.size(), 32U);
-  }
-  // A word is stored by all lanes at a time: eight for each of four groups.
-  for (int half = 0; half < 2; ++half) {
-    for (int t = 0; t < 4; ++t) {
+TEST(DecodeIndices, DigitsMeetInNoBank) {
+  // A word is stored by all lanes at a time: two of four for each of four groups.
+  for (int plane = 0; plane < digit_planes; ++plane) {
+    for (int j = 0; j < 2; ++j) {
       std::set<int> hit;
       for (int lane = 0; lane < 32; ++lane)
-        hit.insert((lane / 8 * fragment_words + fragment_word(half, t, lane % 8)) % banks);
+        hit.insert(digit_word(lane / 8, plane, lane % 2 * 2 + j, lane / 2 % 4) % banks);
       EXPECT_EQ(hit.size(), 32U);
     }
   }
