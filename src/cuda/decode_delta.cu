@@ -201,8 +201,10 @@ __global__ __launch_bounds__(threads, 5) void delta_kernel(DeviceLayer layer, De
 template <class Model>
 void decode_delta(cudaStream_t stream, const DeviceLayer& layer, int delta_layer, const DecodeState& state,
                   int rows) {
-  launch_chained(stream, {dim3(parts, Model::shape.delta_value_heads, static_cast<unsigned>(rows)), threads},
-                 delta_kernel<Model>, layer, state, delta_layer);
+  launch_large(stream,
+               {dim3(parts, Model::shape.delta_value_heads, static_cast<unsigned>(rows)), threads,
+                rows == 1 ? spread(0) : 0},
+               delta_kernel<Model>, layer, state, delta_layer);
 }
 
 template void decode_delta<Qwen36>(cudaStream_t, const DeviceLayer&, int, const DecodeState&, int);

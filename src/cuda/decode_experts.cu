@@ -90,7 +90,7 @@ __device__ int choose_one(const float* logits, int place) {
   const int lane = lane_id();
   unsigned mine[each];  // of experts lane, lane + 32, ...; 0: taken
 #pragma unroll
-  for (int i = 0; i < each; ++i) mine[i] = ordered_bits(__ldcg(logits + i * warp_threads + lane));
+  for (int i = 0; i < each; ++i) mine[i] = ordered_bits(logits[i * warp_threads + lane]);
   for (int round = 0;; ++round) {
     unsigned largest = mine[0];
 #pragma unroll
@@ -156,7 +156,7 @@ __global__ __launch_bounds__(Layout<K, R, router_planes>::threads) void router_k
 }
 
 // Tiles of an expert that a block has, all on their way at once.
-constexpr int expert_stages = 2;
+constexpr int expert_stages = 4;
 
 /// A block has some tiles of one of the eight experts of a row.
 template <int K, int Experts>
@@ -300,17 +300,19 @@ void decode_experts(cudaStream_t stream, const DeviceLayer& layer, const DecodeS
     using L = Layout<S.hidden, r(), router_planes>;
     constexpr int router_blocks = tiles_of_rows(S.experts + 1);
     const int tiles = layer.shared_gate_up.rows / tile_rows;
-    launch_large(stream, {dim3(static_cast<unsigned>(tiles + router_blocks)), L::threads, L::shared_bytes},
+    launch_large(stream,
+                 {dim3(static_cast<unsigned>(tiles + router_blocks)), L::threads, spread(L::shared_bytes)},
                  router_kernel<S.hidden, r(), S.experts>, layer, state, rows);
   });
   using L = Layout<S.hidden, 1, expert_stages>;
   constexpr unsigned blocks = (2 * S.expert_hidden / tile_rows + expert_stages - 1) / expert_stages;
-  launch_large(stream, {dim3(blocks, top, count), L::threads, L::shared_bytes},
+  launch_large(stream,
+               {dim3(blocks, top, count), L::threads, rows == 1 ? spread(L::shared_bytes) : L::shared_bytes},
                gate_up_kernel<S.hidden, S.experts>, layer, state);
-  launch_large(
-      stream,
-      {dim3(S.hidden / tile_rows, count), down_warps<Model>() * warp_threads, sizeof(DownShared<Model>)},
-      down_kernel<Model>, layer, state);
+  launch_large(stream,
+               {dim3(S.hidden / tile_rows, count), down_warps<Model>() * warp_threads,
+                rows == 1 ? spread(sizeof(DownShared<Model>)) : sizeof(DownShared<Model>)},
+               down_kernel<Model>, layer, state);
 }
 
 template void decode_experts<Qwen36>(cudaStream_t, const DeviceLayer&, const DecodeState&, int);

@@ -113,13 +113,15 @@ __global__ __launch_bounds__(Layout<K, R, 1>::threads,
       tiles, shared, rows, [] {}, [&](int, int r, int, auto sum) { *mine = residual + sum(r); });
 }
 
-// With this many blocks every SM of an H200 has two, which leaves half of it to the successor's preparations.
-constexpr int walking_blocks = 264;
+// With these many blocks every SM of an H200 has one or two, which leaves half of it to the successor's
+// preparations.
+constexpr int layer_blocks = 132;
+constexpr int head_blocks = 264;
 // Tiles on their way: all that a block has, in the layers.
-constexpr int layer_stages = 3;
+constexpr int layer_stages = 6;
 constexpr int head_stages = 4;
 
-unsigned blocks_of(int tiles) { return static_cast<unsigned>(std::min(tiles, walking_blocks)); }
+unsigned blocks_of(int tiles, int most) { return static_cast<unsigned>(std::min(tiles, most)); }
 
 }  // namespace
 
@@ -128,12 +130,12 @@ void decode_project(cudaStream_t stream, const DeviceLayer& layer, const DecodeS
   if (rows > few_rows) return many_project<Model>(stream, layer, state, rows);
   constexpr Shape S = Model::shape;
   constexpr int K = S.hidden;
-  static_assert(projected_columns<S>() <= layer_stages * walking_blocks * tile_rows);
+  static_assert(projected_columns<S>() <= layer_stages * layer_blocks * tile_rows);
   with_rows(rows, [&](auto r) {
     using L = Layout<K, r(), layer_stages>;
-    launch_large(stream, {dim3(blocks_of(layer.in.rows / tile_rows)), L::threads, L::shared_bytes},
-                 project_kernel<K, r(), layer_stages>, layer.in, layer.input_norm, state.x, state.projected,
-                 rows);
+    launch_large(
+        stream, {dim3(blocks_of(layer.in.rows / tile_rows, layer_blocks)), L::threads, L::shared_bytes},
+        project_kernel<K, r(), layer_stages>, layer.in, layer.input_norm, state.x, state.projected, rows);
   });
 }
 
@@ -146,11 +148,12 @@ void decode_output(cudaStream_t stream, const DeviceLayer& layer, bool is_attent
     const dim3 blocks(static_cast<unsigned>(layer.out.rows / tile_rows));
     if (is_attention) {
       using L = Layout<S.attention_dim(), r(), 1>;
-      launch_large(stream, {blocks, L::threads, L::shared_bytes}, output_kernel<S.attention_dim(), r(), 0>,
-                   layer.out, state.mixed, state.squares, state.x, S.hidden, rows);
+      launch_large(stream, {blocks, L::threads, spread(L::shared_bytes)},
+                   output_kernel<S.attention_dim(), r(), 0>, layer.out, state.mixed, state.squares, state.x,
+                   S.hidden, rows);
     } else {
       using L = Layout<S.delta_value_dim(), r(), 1>;
-      launch_large(stream, {blocks, L::threads, L::shared_bytes},
+      launch_large(stream, {blocks, L::threads, spread(L::shared_bytes)},
                    output_kernel<S.delta_value_dim(), r(), S.delta_value_heads>, layer.out, state.mixed,
                    state.squares, state.x, S.hidden, rows);
     }
@@ -163,7 +166,8 @@ void decode_head(cudaStream_t stream, const DeviceWeights& weights, const Decode
   constexpr Shape S = Model::shape;
   with_rows(rows, [&](auto r) {
     using L = Layout<S.hidden, r(), head_stages>;
-    launch_large(stream, {dim3(blocks_of(weights.head.rows / tile_rows)), L::threads, L::shared_bytes},
+    launch_large(stream,
+                 {dim3(blocks_of(weights.head.rows / tile_rows, head_blocks)), L::threads, L::shared_bytes},
                  head_kernel<S.hidden, r(), head_stages>, weights.head, weights.norm, state.x, state.logits,
                  S.vocabulary, state.slots, rows);
   });

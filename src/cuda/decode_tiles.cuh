@@ -172,14 +172,4 @@ void with_rows(int rows, Launch launch) {
   launch(std::integral_constant<int, few_rows>());
 }
 
-/// Launches a kernel that asks for more shared memory than a block gets unasked.
-template <class... Parameters, class... Arguments>
-void launch_large(cudaStream_t stream, const Grid& grid, void (*kernel)(Parameters...),
-                  Arguments&&... arguments) {
-  check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                             static_cast<int>(grid.shared)),
-        "asking for shared memory");
-  launch_chained(stream, grid, kernel, std::forward<Arguments>(arguments)...);
-}
-
 }  // namespace calla::cuda

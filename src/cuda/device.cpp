@@ -1,5 +1,7 @@
 #include "cuda/device.h"
 
+#include <algorithm>
+
 #include <fmt/format.h>
 
 #include "cuda/fault_of.h"
@@ -97,6 +99,17 @@ void* pinned_allocate(std::size_t bytes) {
 }
 
 void pinned_free(void* data) noexcept { cudaFreeHost(data); }
+
+std::size_t spread(std::size_t needed) {
+  if (!has_programmatic_launch()) return needed;  // one kernel at a time: the blocks spread by themselves
+  int device = 0;
+  int of_sm = 0;
+  check(cudaGetDevice(&device), "asking for the device");
+  check(cudaDeviceGetAttribute(&of_sm, cudaDevAttrMaxSharedMemoryPerMultiprocessor, device),
+        "asking for shared memory");
+  constexpr std::size_t rest = 10 * 1024;  // the largest of decode's blocks have that much more than half
+  return std::max(needed, static_cast<std::size_t>(of_sm) / 2 - rest);
+}
 
 bool has_programmatic_launch() {
   static const bool answer = [] {

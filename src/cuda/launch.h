@@ -15,6 +15,10 @@ struct Grid {
   std::size_t shared = 0;  // bytes of dynamic shared memory
 };
 
+/// Shared memory for a block of which no SM is to have two while another has none, as many as it needs: so
+/// much that two do not fit beside a block of the kernel before, whose own fits with one.
+std::size_t spread(std::size_t needed);
+
 /// Whether the current device can begin a kernel before the one in front of it has ended: from Hopper on.
 bool has_programmatic_launch();
 
@@ -35,6 +39,16 @@ void launch_chained(cudaStream_t stream, const Grid& grid, void (*kernel)(Parame
   config.numAttrs = has_programmatic_launch() ? 1 : 0;
   check(cudaLaunchKernelEx(&config, kernel, Parameters(std::forward<Arguments>(arguments))...),
         "launching a kernel");
+}
+
+/// Launches a kernel that asks for more shared memory than a block gets unasked.
+template <class... Parameters, class... Arguments>
+void launch_large(cudaStream_t stream, const Grid& grid, void (*kernel)(Parameters...),
+                  Arguments&&... arguments) {
+  check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                             static_cast<int>(grid.shared)),
+        "asking for shared memory");
+  launch_chained(stream, grid, kernel, std::forward<Arguments>(arguments)...);
 }
 
 }  // namespace calla::cuda

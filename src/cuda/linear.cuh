@@ -55,10 +55,11 @@ struct alignas(16) StagedPart {
 /// columns further.
 __device__ inline int lane_column() { return lane_id() / 2 * 16 + lane_id() % 2 * 4; }
 
-/// A lane's columns, `at` being its first; past the first-level cache.
+/// A lane's columns, `at` being its first. Through the first-level cache: past it, the blocks of an SM that
+/// ask for a line at a time would have it brought one after the other.
 __device__ inline void load_columns(const float* at, float (&values)[8]) {
-  const float4 low = __ldcg(reinterpret_cast<const float4*>(at));
-  const float4 high = __ldcg(reinterpret_cast<const float4*>(at) + 2);
+  const float4 low = reinterpret_cast<const float4*>(at)[0];
+  const float4 high = reinterpret_cast<const float4*>(at)[2];
   values[0] = low.x, values[1] = low.y, values[2] = low.z, values[3] = low.w;
   values[4] = high.x, values[5] = high.y, values[6] = high.z, values[7] = high.w;
 }

@@ -51,15 +51,18 @@ struct StagedTiles {
       while (!barrier_try_wait(shared_address(&arrived[stage]), 0)) {
       }
     } else {
-      if (stage == Stages - 1) {
-        wait_for_copies<0>();
-      } else if (stage == Stages - 2) {
-        wait_for_copies<1>();
-      } else {
-        wait_for_copies<2>();
-      }
-      static_assert(Stages <= 3);
+      wait_pending(Stages - 1 - stage);
       __syncwarp();
+    }
+  }
+
+ private:
+  template <int pending = 0>
+  __device__ static void wait_pending(int count) {
+    if (count == pending) {
+      wait_for_copies<pending>();
+    } else if constexpr (pending + 1 < Stages) {
+      wait_pending<pending + 1>(count);
     }
   }
 };
