@@ -46,4 +46,9 @@ __device__ inline void bulk_copy(std::uint32_t to, const void* from, std::uint32
       : "memory");
 }
 
+/// Starts a copy of `bytes` (a multiple of 16) from memory to the second-level cache.
+__device__ inline void prefetch_bulk(const void* at, std::uint32_t bytes) {
+  asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(at), "r"(bytes) : "memory");
+}
+
 }  // namespace calla::cuda

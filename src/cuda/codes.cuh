@@ -26,15 +26,15 @@ __device__ inline void unpack_codes(std::uint32_t word, std::uint32_t (&a)[4]) {
   a[3] = as_bits(__hfma2(as_half2(and_or<0x00F000F0, 0x64006400>(shifted)), sixteenth, high_magic));
 }
 
-/// The A fragment of two words of a tile for m16n8k32, its codes 0 .. 15 as bytes: a word's low nibbles are
-/// those of row g, four neighbours in the order 2 t, 2 t + 8, 2 t + 1, 2 t + 9, its high ones those of row g
-/// + 8.
+/// The A fragment of two words of a tile for m16n8k32, as bytes: a word's low nibbles are the codes of row g,
+/// four neighbours in the order 2 t, 2 t + 8, 2 t + 1, 2 t + 9; its high ones are those of row g + 8, which
+/// stay where they are, 16 times as large.
 __device__ inline void codes_as_bytes(std::uint32_t first, std::uint32_t second, std::uint32_t (&a)[4]) {
   constexpr std::uint32_t low_nibbles = 0x0F0F0F0F;
   a[0] = first & low_nibbles;
-  a[1] = first >> 4 & low_nibbles;
+  a[1] = first & ~low_nibbles;
   a[2] = second & low_nibbles;
-  a[3] = second >> 4 & low_nibbles;
+  a[3] = second & ~low_nibbles;
 }
 
 /// The halves of a {scale, bias} pair, bfloat16, as float.

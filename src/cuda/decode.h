@@ -19,8 +19,17 @@ namespace calla::cuda {
 /// Splits of the context that attention is spread over, for each KV head of each row.
 inline constexpr int attention_splits = 64;
 
+/// Sums of squares that a head of DeltaNet leaves.
+inline constexpr int delta_squares = 4;
+
+/// What a block of the kernels for more than four rows needs of shared memory. Where there is less, these
+/// rows go four at a time.
+inline constexpr std::size_t many_rows_memory = 160 * 1024;
+
 /// The arrays a step works in, all in device memory.
 struct DecodeState {
+  std::size_t block_memory = 0;  // the most shared memory that a block of the device gets
+
   // Of each row
   const int* slots = nullptr;   // [most_rows]
   const int* active = nullptr;  // [most_rows]; 0: the row's slot stays as it is
@@ -36,11 +45,12 @@ struct DecodeState {
   float* turns = nullptr;      // [most_rows][64], RoPE of the token's position: 32 cosines, 32 sines
   float* projected = nullptr;  // [most_rows][projected_columns]
   float* mixed = nullptr;      // [most_rows][mixed_columns]
-  float* squares = nullptr;    // [most_rows][delta_value_heads][4], of the mixer's output before its norm
-  float* partials = nullptr;   // [most_rows][attention_heads][attention_splits][256 + 2]
-  float* router = nullptr;     // [most_rows][experts + 1]
-  float* inner = nullptr;      // [most_rows][8][expert_hidden]
-  float* shared = nullptr;     // [most_rows][shared_expert_hidden]
+  float* squares =
+      nullptr;  // [most_rows][delta_value_heads][delta_squares], of the mixer's output before its norm
+  float* partials = nullptr;  // [most_rows][attention_heads][attention_splits][256 + 2]
+  float* router = nullptr;    // [most_rows][experts + 1]
+  float* inner = nullptr;     // [most_rows][8][expert_hidden]
+  float* shared = nullptr;    // [most_rows][shared_expert_hidden]
   // Of steps with more than four rows
   float* answers = nullptr;  // [most_rows][8][parts of a down projection's columns][hidden]
 };
@@ -82,10 +92,10 @@ template <class Model>
 void decode_attention(cudaStream_t stream, const DeviceLayer& layer, int attention_layer,
                       const DecodeState& state, int rows);
 
-/// x += out * mixed.
+/// x += out * mixed. `next`: the projection of the layer behind, if there is one; it is brought nearer.
 template <class Model>
-void decode_output(cudaStream_t stream, const DeviceLayer& layer, bool is_attention, const DecodeState& state,
-                   int rows);
+void decode_output(cudaStream_t stream, const DeviceLayer& layer, bool is_attention, const Tiles& next,
+                   const DecodeState& state, int rows);
 
 /// x += experts(norm(x)).
 template <class Model>

@@ -121,8 +121,7 @@ __device__ void load_values(uint4 (&values)[8], const __nv_bfloat16* first) {
 }
 
 template <class Model>
-__global__ __launch_bounds__(threads, 1) void attention_kernel(DeviceLayer layer, DecodeState state,
-                                                               int attention_layer) {
+__global__ __maxnreg__(168) void attention_kernel(DeviceLayer layer, DecodeState state, int attention_layer) {
   constexpr Shape S = Model::shape;
   static_assert(S.attention_heads == heads_of_block * S.kv_heads);
   extern __shared__ __align__(16) unsigned char raw[];
@@ -311,10 +310,12 @@ __global__ __launch_bounds__(head_dim) void merge_kernel(DecodeState state) {
   const int row = static_cast<int>(blockIdx.y);
   const int dim = static_cast<int>(threadIdx.x);
   release_successor();
-  wait_for_predecessor();
+  // What a row is was settled long before the predecessor.
   const int slot = state.slots[row];
-  if (slot < 0 || state.active[row] == 0) return;
-  const int count = Splits(state.positions[slot]).count();
+  const bool runs = slot >= 0 && state.active[row] != 0;
+  const int count = runs ? Splits(state.positions[slot]).count() : 0;
+  wait_for_predecessor();
+  if (!runs) return;
   const float* const partials = state.partials + (static_cast<std::size_t>(row) * S.attention_heads + head) *
                                                      attention_splits * attention_partial_floats;
   const auto at = [&](int split, int i) { return __ldcg(partials + split * attention_partial_floats + i); };
@@ -366,17 +367,15 @@ void decode_attention(cudaStream_t stream, const DeviceLayer& layer, int attenti
                       const DecodeState& state, int rows) {
   constexpr Shape S = Model::shape;
   constexpr std::size_t shared = sizeof(SharedMemory);
-  check(cudaFuncSetAttribute(attention_kernel<Model>, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                             static_cast<int>(shared)),
-        "asking for shared memory");
   // As many blocks as for a row: an SM has room for one.
-  launch_chained(
-      stream,
-      {dim3(static_cast<unsigned>(attention_splits / rows), S.kv_heads, static_cast<unsigned>(rows)), threads,
-       shared},
-      attention_kernel<Model>, layer, state, attention_layer);
-  launch_chained(stream, {dim3(S.attention_heads, static_cast<unsigned>(rows)), head_dim},
-                 merge_kernel<Model>, state);
+  launch_large(stream,
+               {dim3(static_cast<unsigned>(attention_splits / rows), S.kv_heads, static_cast<unsigned>(rows)),
+                threads, shared},
+               attention_kernel<Model>, layer, state, attention_layer);
+  launch_large(stream,
+               {dim3(S.attention_heads, static_cast<unsigned>(rows)), head_dim,
+                rows == 1 ? spread(0, SmShare::less) : 0},
+               merge_kernel<Model>, state);
 }
 
 template void decode_attention<Qwen36>(cudaStream_t, const DeviceLayer&, int, const DecodeState&, int);

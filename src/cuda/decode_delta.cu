@@ -25,7 +25,7 @@ constexpr int columns_of_block = warps * columns_of_warp;
 constexpr int lanes_of_column = warp_threads / columns_of_warp;
 constexpr int parts = head_dim / columns_of_block;
 static_assert(columns_of_warp == 4);
-static_assert(parts == 4, "squares has four partial sums a head");
+static_assert(parts == delta_squares);
 
 template <Shape S>
 struct Offsets {
@@ -203,7 +203,7 @@ void decode_delta(cudaStream_t stream, const DeviceLayer& layer, int delta_layer
                   int rows) {
   launch_large(stream,
                {dim3(parts, Model::shape.delta_value_heads, static_cast<unsigned>(rows)), threads,
-                rows == 1 ? spread(0) : 0},
+                rows == 1 ? spread(0, SmShare::less) : 0},
                delta_kernel<Model>, layer, state, delta_layer);
 }
 

@@ -4,9 +4,8 @@
 //   x += sum of share_e down_e(silu(gate_e h) * up_e h) + sigmoid(logits[experts]) shared(h)
 // Three kernels: the router with the shared expert's first half; the chosen experts' first halves; all second
 // halves with their sum. Every block that needs the choice makes it anew from the logits: that is faster than
-// to hand it over. A block of first halves needs one place of it, which one warp finds; the second halves
-// read the logits, and with the choice their weights, before their predecessor ends: they come from the
-// kernel before.
+// to hand it over. The second halves read the logits, and with the choice their weights, before their
+// predecessor ends: they come from the kernel before.
 //
 // Shapes: the router's codes of 8 bits are two planes of 4, each a row of tiles; a pair of rows of gate and
 // up lies in one tile. Rounding: linear.cuh. Bytes moved in a layer of the 35B: 16.5 MB, once for each row.
@@ -27,32 +26,30 @@ constexpr int candidate_step = 8;  // that are looked at together
 
 struct ChoiceShared {
   Choice chosen;
-  float peaks[warp_threads];
+  unsigned peaks[warp_threads];
   int counts[warp_threads];
   unsigned long long candidates[most_experts + candidate_step];
 };
 
-/// Chooses the experts of a row, by a whole block. The eighth largest is not below the least of the warps'
-/// largest: of the few that are not below that either, each counts those that come before it.
+/// Chooses the experts of a row, by a whole block whose threads have a logit each. The eighth largest is not
+/// below the least of the warps' largest: of the few that are not below that either, each counts those that
+/// come before it.
 template <int Experts>
-__device__ const Choice& choose(const float* logits, ChoiceShared& shared) {
+__device__ const Choice& choose(float mine, ChoiceShared& shared) {
   constexpr int groups = Experts / warp_threads;
   const int thread = static_cast<int>(threadIdx.x);
   if (thread < top) shared.chosen.experts[thread] = 0;  // in case a logit is not a number
-  const float mine = thread < Experts ? __ldcg(logits + thread) : -INFINITY;
-  float peak = mine;
-#pragma unroll
-  for (int distance = warp_threads / 2; distance > 0; distance /= 2)
-    peak = fmaxf(peak, __shfl_xor_sync(0xFFFFFFFFU, peak, distance));
+  const unsigned ordered = thread < Experts ? ordered_bits(mine) : 0;
+  const unsigned peak = max_of_warp(ordered);
   if (lane_id() == 0) shared.peaks[warp_id()] = peak;
   __syncthreads();
-  float bound = -INFINITY;
+  unsigned bound = 0;
   if constexpr (groups >= top) {
     bound = shared.peaks[0];
 #pragma unroll
-    for (int group = 1; group < groups; ++group) bound = fminf(bound, shared.peaks[group]);
+    for (int group = 1; group < groups; ++group) bound = min(bound, shared.peaks[group]);
   }
-  const bool candidate = thread < Experts && mine >= bound;
+  const bool candidate = thread < Experts && ordered >= bound;
   const unsigned candidates = __ballot_sync(0xFFFFFFFFU, candidate);
   if (lane_id() == 0) shared.counts[warp_id()] = __popc(candidates);
   __syncthreads();
@@ -64,7 +61,7 @@ __device__ const Choice& choose(const float* logits, ChoiceShared& shared) {
     if (group < warp_id()) before += of_group;
     count += of_group;
   }
-  const unsigned long long key = ranked(ordered_bits(mine), thread);
+  const unsigned long long key = ranked(ordered, thread);
   if (candidate) shared.candidates[before + __popc(candidates & ((1U << lane_id()) - 1U))] = key;
   if (thread < candidate_step) shared.candidates[count + thread] = 0;
   __syncthreads();
@@ -96,26 +93,29 @@ __device__ int choose_one(const float* logits, int place) {
 #pragma unroll
     for (int i = 1; i < each; ++i) largest = max(largest, mine[i]);
     const unsigned peak = max_of_warp(largest);
-    unsigned first = Experts - 1;  // among equals
+    unsigned expert = Experts - 1;
 #pragma unroll
     for (int i = each - 1; i >= 0; --i) {
-      if (mine[i] == peak) first = i * warp_threads + lane;
+      if (mine[i] == peak) expert = i * warp_threads + lane;
     }
-    const unsigned expert = min_of_warp(first);
+    const unsigned holders = __ballot_sync(0xFFFFFFFFU, largest == peak);
+    if (__popc(holders) > 1) {  // the first among equals
+      expert = min_of_warp(expert);
+    } else if (round == place) {
+      expert = __shfl_sync(0xFFFFFFFFU, expert, __ffs(static_cast<int>(holders)) - 1);
+    }
     if (round == place) return static_cast<int>(expert);
 #pragma unroll
     for (int i = 0; i < each; ++i) {
-      if (expert == i * warp_threads + lane) mine[i] = 0;
+      if (largest == peak && expert == i * warp_threads + lane) mine[i] = 0;
     }
   }
 }
 
 /// Blocks 0 .. tiles of the shared expert have one each; the others have a row of router tiles.
-template <int K, int R, int Experts>
-__global__ __launch_bounds__(Layout<K, R, router_planes>::threads) void router_kernel(DeviceLayer layer,
-                                                                                      DecodeState state,
-                                                                                      int rows) {
-  using L = Layout<K, R, router_planes>;
+template <class L, int K, int Experts>
+__global__ __launch_bounds__(L::threads) void router_kernel(DeviceLayer layer, DecodeState state, int rows) {
+  static_assert(L::tiles == router_planes);
   extern __shared__ __align__(16) unsigned char raw[];
   auto& shared = *reinterpret_cast<typename L::Shared*>(raw);
   const int shared_tiles = layer.shared_gate_up.rows / tile_rows;
@@ -125,21 +125,18 @@ __global__ __launch_bounds__(Layout<K, R, router_planes>::threads) void router_k
   const TileRange tiles =
       is_router ? TileRange{layer.router_tiles.data, router_tile, 1, router_tile + router_planes}
                 : TileRange{layer.shared_gate_up.data, block, 1, block + 1};
-  const int warp = warp_id();
-  const int column = warp * warp_columns + lane_column();
+  const int column = L::part() * warp_columns + lane_column();
   shared.staged.prepare(threadIdx.x == 0);
   start_tiles<L>(tiles, shared);
-  NormedColumns<R> normed(layer.post_attention_norm, column);
+  NormedColumns<L::rows> normed(layer.post_attention_norm, column);
   __syncthreads();
   wait_for_predecessor();
   release_successor();
-  shared.parts[warp].fill(rows, [&](int row, float(&values)[8]) {
-    normed(state.x + static_cast<std::size_t>(row) * K + column, row, values);
-  });
+  if (L::team() == 0) fill_normed<K>(shared.parts[L::part()], normed, state.x, column, rows);
   multiply_tiles<L, tile_rows>(
-      tiles, shared, rows, [&] { normed.store(shared.squares[warp]); },
+      tiles, shared, rows, [&] { normed.store(shared.squares[L::part()]); },
       [&](int tile, int r, int row, auto sum) {
-        const float factor = inverse_rms<L::warps, K, R>(shared.squares, row);
+        const float factor = inverse_rms<L::warps, K, L::rows>(shared.squares, row);
         if (is_router) {
           const int expert = (block - shared_tiles) * tile_rows + r;
           if (tile != router_tile || expert > Experts) return;
@@ -155,21 +152,15 @@ __global__ __launch_bounds__(Layout<K, R, router_planes>::threads) void router_k
       });
 }
 
-// Tiles of an expert that a block has, all on their way at once.
-constexpr int expert_stages = 4;
-
 /// A block has some tiles of one of the eight experts of a row.
-template <int K, int Experts>
-__global__ __launch_bounds__(Layout<K, 1, expert_stages>::threads) void gate_up_kernel(DeviceLayer layer,
-                                                                                       DecodeState state) {
-  using L = Layout<K, 1, expert_stages>;
+template <class L, int K, int Experts>
+__global__ __launch_bounds__(L::threads) void gate_up_kernel(DeviceLayer layer, DecodeState state) {
   extern __shared__ __align__(16) unsigned char raw[];
   auto& shared = *reinterpret_cast<typename L::Shared*>(raw);
   [[maybe_unused]] __shared__ int chosen;
   const int choice = static_cast<int>(blockIdx.y);
   const int row = static_cast<int>(blockIdx.z);
-  const int warp = warp_id();
-  const int column = warp * warp_columns + lane_column();
+  const int column = L::part() * warp_columns + lane_column();
   const TileStack& stack = layer.expert_gate_up;
   NormedColumns<1> normed(layer.post_attention_norm, column);
   shared.staged.prepare(threadIdx.x == 0);
@@ -186,16 +177,16 @@ __global__ __launch_bounds__(Layout<K, 1, expert_stages>::threads) void gate_up_
   // One warp chooses; where it is enough to have the weights brought, the others do not wait for it.
   const float* const logits = state.router + row * (Experts + 1);
   if constexpr (bulk_copies) {
-    if (warp == 0) start(choose_one<Experts>(logits, choice));
+    if (warp_id() == 0) start(choose_one<Experts>(logits, choice));
   } else {
-    if (warp == 0) chosen = choose_one<Experts>(logits, choice);
+    if (warp_id() == 0) chosen = choose_one<Experts>(logits, choice);
     __syncthreads();
     start(chosen);
   }
-  shared.parts[warp].fill(1, [&](int, float(&values)[8]) {
-    normed(state.x + static_cast<std::size_t>(row) * K + column, 0, values);
-  });
-  normed.store(shared.squares[warp]);
+  if (L::team() == 0) {
+    fill_normed<K>(shared.parts[L::part()], normed, state.x + static_cast<std::size_t>(row) * K, column, 1);
+    normed.store(shared.squares[L::part()]);
+  }
   const int channels = stack.rows / 2;
   multiply_tiles<L, tile_rows / 2>(
       tiles, shared, 1, [] {},
@@ -218,7 +209,7 @@ struct DownPart {
     const bool leader = lane_id() == 0;
     weights.prepare(leader);
     weights.start(
-        0, matrix + (static_cast<std::size_t>(tile) * P::groups + part * P::groups_of_part) * tile_bytes,
+        0, matrix + (static_cast<std::size_t>(tile) * P::groups + part * P::groups_of_part) * tile_bytes, 0,
         leader);
   }
   __device__ void multiply(const float* inner, int part, float share, float* partial) {
@@ -266,7 +257,9 @@ __global__ __launch_bounds__(down_warps<Model>() * warp_threads, 2) void down_ke
   float* const mine = state.x + static_cast<std::size_t>(row) * S.hidden + tile * tile_rows + threadIdx.x;
   const float residual = threadIdx.x < tile_rows ? __ldcg(mine) : 0.0F;
   const float* const logits = state.router + row * (S.experts + 1);
-  const Choice& chosen = choose<S.experts>(logits, shared.choices);
+  const int thread = static_cast<int>(threadIdx.x);
+  const Choice& chosen =
+      choose<S.experts>(thread < S.experts ? __ldcg(logits + thread) : 0.0F, shared.choices);
   if (warp < routed_warps) {
     const int choice = warp / Routed::warps;
     const int part = warp % Routed::warps;
@@ -289,30 +282,60 @@ __global__ __launch_bounds__(down_warps<Model>() * warp_threads, 2) void down_ke
     *mine = residual + sum_partials<down_warps<Model>()>(&shared.partials[0][threadIdx.x], tile_rows);
 }
 
+// Tiles of an expert that a block has, all on their way at once.
+constexpr int expert_stages = 2;
+constexpr int expert_teams = 2;
+
+}  // namespace
+
+namespace {
+
+/// The array of a row on, `columns` each.
+template <class T>
+T* from_row(T* array, int row, int columns) {
+  return array + static_cast<std::size_t>(row) * static_cast<std::size_t>(columns);
+}
+
+template <class Model>
+void few_experts(cudaStream_t stream, const DeviceLayer& layer, const DecodeState& state, int rows) {
+  constexpr Shape S = Model::shape;
+  const auto count = static_cast<unsigned>(rows);
+  with_rows(rows, [&](auto r) {
+    using L = Layout<S.hidden, r(), 1, router_planes>;
+    constexpr int router_blocks = tiles_of_rows(S.experts + 1);
+    const int tiles = layer.shared_gate_up.rows / tile_rows;
+    launch_large(stream,
+                 {dim3(static_cast<unsigned>(tiles + router_blocks)), L::threads,
+                  spread(L::shared_bytes, SmShare::less)},
+                 router_kernel<L, S.hidden, S.experts>, layer, state, rows);
+  });
+  const auto shared = [&](std::size_t needed, SmShare share) {
+    return rows == 1 ? spread(needed, share) : needed;
+  };
+  using L = Layout<S.hidden, 1, expert_stages, expert_teams>;
+  constexpr unsigned blocks = (2 * S.expert_hidden / tile_rows + L::tiles - 1) / L::tiles;
+  launch_large(stream, {dim3(blocks, top, count), L::threads, shared(L::shared_bytes, SmShare::more)},
+               gate_up_kernel<L, S.hidden, S.experts>, layer, state);
+  launch_large(stream,
+               {dim3(S.hidden / tile_rows, count), down_warps<Model>() * warp_threads,
+                shared(sizeof(DownShared<Model>), SmShare::less)},
+               down_kernel<Model>, layer, state);
+}
+
 }  // namespace
 
 template <class Model>
 void decode_experts(cudaStream_t stream, const DeviceLayer& layer, const DecodeState& state, int rows) {
-  if (rows > few_rows) return many_experts<Model>(stream, layer, state, rows);
+  if (go_together(state, rows)) return many_experts<Model>(stream, layer, state, rows);
   constexpr Shape S = Model::shape;
-  const auto count = static_cast<unsigned>(rows);
-  with_rows(rows, [&](auto r) {
-    using L = Layout<S.hidden, r(), router_planes>;
-    constexpr int router_blocks = tiles_of_rows(S.experts + 1);
-    const int tiles = layer.shared_gate_up.rows / tile_rows;
-    launch_large(stream,
-                 {dim3(static_cast<unsigned>(tiles + router_blocks)), L::threads, spread(L::shared_bytes)},
-                 router_kernel<S.hidden, r(), S.experts>, layer, state, rows);
+  in_turns(rows, [&](int first, int count) {
+    DecodeState some = state;
+    some.x = from_row(state.x, first, S.hidden);
+    some.router = from_row(state.router, first, S.experts + 1);
+    some.inner = from_row(state.inner, first, top * S.expert_hidden);
+    some.shared = from_row(state.shared, first, S.shared_expert_hidden);
+    few_experts<Model>(stream, layer, some, count);
   });
-  using L = Layout<S.hidden, 1, expert_stages>;
-  constexpr unsigned blocks = (2 * S.expert_hidden / tile_rows + expert_stages - 1) / expert_stages;
-  launch_large(stream,
-               {dim3(blocks, top, count), L::threads, rows == 1 ? spread(L::shared_bytes) : L::shared_bytes},
-               gate_up_kernel<S.hidden, S.experts>, layer, state);
-  launch_large(stream,
-               {dim3(S.hidden / tile_rows, count), down_warps<Model>() * warp_threads,
-                rows == 1 ? spread(sizeof(DownShared<Model>)) : sizeof(DownShared<Model>)},
-               down_kernel<Model>, layer, state);
 }
 
 template void decode_experts<Qwen36>(cudaStream_t, const DeviceLayer&, const DecodeState&, int);

@@ -1,9 +1,11 @@
 // What the kernels of decode that multiply by a matrix share: how a block walks over the tiles, and the norm
 // before it.
 #pragma once
+#include <algorithm>
 #include <type_traits>
 #include <utility>
 
+#include "cuda/decode.h"
 #include "cuda/launch.h"
 #include "cuda/linear.cuh"
 #include "cuda/staged_tiles.cuh"
@@ -63,23 +65,29 @@ __device__ inline float head_factor(const float* squares, int head) {
   return rsqrtf((s.x + s.y + s.z + s.w) / Shape::delta_head_dim + rms_norm_epsilon);
 }
 
-/// A block whose warps share the K columns of a matrix, for R rows of activations.
-template <int K, int R, int Stages>
+/// A block of some teams of warps, which share the K columns of a matrix, for R rows of activations. Each
+/// team has `Stages` of its tiles, all have the activations that the first team fills in.
+template <int K, int R, int Stages, int Teams = 1>
 struct Layout {
-  static constexpr int warps = K / (tile_columns * groups_of_warp);
-  static constexpr int threads = warps * warp_threads;
+  static constexpr int warps = K / (tile_columns * groups_of_warp);  // of a team
+  static constexpr int threads = warps * warp_threads * Teams;
   static constexpr int stages = Stages;
+  static constexpr int teams = Teams;
+  static constexpr int tiles = Stages * Teams;
   static constexpr int rows = R;
   static constexpr int partial = tile_rows * R;  // floats a warp
   static constexpr std::size_t row_bytes = static_cast<std::size_t>(K / tile_columns) * tile_bytes;
   using Product = TileProduct<R>;
   struct Shared {
-    StagedTiles<Stages, warps, groups_of_warp> staged;
+    StagedTiles<tiles, warps, groups_of_warp> staged;
     Activations<groups_of_warp, R> parts[warps];
-    float partials[Stages][warps][partial];
+    float partials[tiles][warps][partial];
     float squares[warps][R];
   };
   static constexpr std::size_t shared_bytes = sizeof(Shared);
+
+  __device__ static int part() { return warp_id() % warps; }
+  __device__ static int team() { return Teams == 1 ? 0 : warp_id() / warps; }
 };
 
 /// The tiles of a block: `step` apart, from `first` on, those before `end`.
@@ -90,43 +98,54 @@ struct TileRange {
   int end;
 };
 
-/// Starts to bring a block's tiles, at most L::stages, into shared memory. By all warps; on Hopper the first
-/// one is enough. The barriers are prepared.
+/// Starts to bring a block's tiles, at most L::tiles, into shared memory; a team has every L::teams-th. By
+/// all warps; on Hopper the first one is enough. The barriers are prepared.
 template <class L>
 __device__ void start_tiles(const TileRange& tiles, typename L::Shared& shared) {
 #pragma unroll
-  for (int stage = 0; stage < L::stages; ++stage) {
-    const int tile = tiles.first + stage * tiles.step;
-    shared.staged.start(stage, tile < tiles.end ? tiles.matrix + tile * L::row_bytes : nullptr,
-                        threadIdx.x == 0);
+  for (int i = 0; i < L::tiles; ++i) {
+    const int tile = tiles.first + i * tiles.step;
+    const bool comes = tile < tiles.end && (bulk_copies || i % L::teams == L::team());
+    shared.staged.start(i, comes ? tiles.matrix + tile * L::row_bytes : nullptr, L::part(), threadIdx.x == 0);
   }
 }
 
-/// Multiplies the tiles that were started by what is in shared.parts. settle() is what the warps still have
-/// to do before they meet; then finish(tile, output, row of x, sum) is called for `Outputs` outputs of each
-/// tile and row, sum(r) being the product of the tile's row r.
+/// Fills a warp's part of the activations with norm(x) but for its factor.
+template <int K, int R>
+__device__ void fill_normed(Activations<groups_of_warp, R>& part, NormedColumns<R>& normed, const float* x,
+                            int column, int rows) {
+  part.fill(rows, [&](int row, float(&values)[8]) {
+    normed(x + static_cast<std::size_t>(row) * K + column, row, values);
+  });
+}
+
+/// Multiplies the tiles that were started by what the first team has put into shared.parts. settle() is what
+/// the first team still has to do before all meet; then finish(tile, output, row of x, sum) is called for
+/// `Outputs` outputs of each tile and row, sum(r) being the product of the tile's row r.
 template <class L, int Outputs, class Settle, class Finish>
 __device__ void multiply_tiles(const TileRange& tiles, typename L::Shared& shared, int rows, Settle settle,
                                Finish finish) {
-  const int part = warp_id();
+  const int part = L::part();
+  if constexpr (L::teams > 1) __syncthreads();
 #pragma unroll
   for (int stage = 0; stage < L::stages; ++stage) {
-    if (tiles.first + stage * tiles.step >= tiles.end) break;
-    shared.staged.wait(stage);
+    const int i = stage * L::teams + L::team();
+    if (tiles.first + i * tiles.step >= tiles.end) break;
+    shared.staged.wait(i);
     typename L::Product product;
-    product.add(shared.staged.parts[stage][part], shared.parts[part]);
-    product.store(shared.parts[part], shared.partials[stage][part]);
+    product.add(shared.staged.parts[i][part], shared.parts[part]);
+    product.store(shared.parts[part], shared.partials[i][part]);
   }
-  settle();
+  if (L::team() == 0) settle();
   __syncthreads();
   if constexpr (L::rows == 1) rows = 1;  // so that the places below are constants
-  for (int i = static_cast<int>(threadIdx.x); i < L::stages * Outputs * rows; i += L::threads) {
-    const int stage = i / (Outputs * rows);
-    const int tile = tiles.first + stage * tiles.step;
+  for (int i = static_cast<int>(threadIdx.x); i < L::tiles * Outputs * rows; i += L::threads) {
+    const int of_tile = i / (Outputs * rows);
+    const int tile = tiles.first + of_tile * tiles.step;
     if (tile >= tiles.end) break;
     const int row = i / Outputs % rows;
     finish(tile, i % Outputs, row, [&](int r) {
-      return sum_partials<L::warps>(&shared.partials[stage][0][partial_index(r, row)], L::partial);
+      return sum_partials<L::warps>(&shared.partials[of_tile][0][partial_index(r, row)], L::partial);
     });
   }
 }
@@ -163,6 +182,17 @@ __device__ void walk_tiles(const TileRange& tiles, typename L::Shared& shared, i
              [&](int r) { return sum_partials<L::warps>(&partial[0][partial_index(r, row)], L::partial); });
     }
   }
+}
+
+/// Whether the rows of a step go together, through the kernels for many.
+inline bool go_together(const DecodeState& state, int rows) {
+  return rows > few_rows && state.block_memory >= many_rows_memory;
+}
+
+/// Calls launch(first row, rows) for few rows at a time.
+template <class Launch>
+void in_turns(int rows, Launch launch) {
+  for (int first = 0; first < rows; first += few_rows) launch(first, std::min(few_rows, rows - first));
 }
 
 /// Calls launch(R as a constant) for a step of up to four rows.

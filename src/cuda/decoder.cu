@@ -68,6 +68,7 @@ Decoder<Model>::Decoder(const DeviceWeights& weights, const Sequences& sequences
     state_.*array = at;
     at += (static_cast<std::size_t>(columns) * most_rows + line - 1) / line * line;
   });
+  state_.block_memory = most_shared_memory();
   state_.slots = slots_.data();
   state_.active = active_.data();
   state_.tokens = tokens_.data();
@@ -158,7 +159,9 @@ void Decoder<Model>::forward(int rows) {
     } else {
       decode_delta<Model>(stream_, layer, index - attention_before, state_, rows);
     }
-    decode_output<Model>(stream_, layer, is_attention, state_, rows);
+    const auto behind = static_cast<std::size_t>(index) + 1;
+    const Tiles next = behind < weights_.layers.size() ? weights_.layers[behind].in : Tiles{};
+    decode_output<Model>(stream_, layer, is_attention, next, state_, rows);
     // x += experts(norm(x))
     decode_experts<Model>(stream_, layer, state_, rows);
   }

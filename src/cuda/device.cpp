@@ -51,6 +51,14 @@ FaultKind kind_of(cudaError_t status) {
   }
 }
 
+std::size_t attribute_bytes(cudaDeviceAttr attribute) {
+  int device = 0;
+  int bytes = 0;
+  check(cudaGetDevice(&device), "asking for the device");
+  check(cudaDeviceGetAttribute(&bytes, attribute, device), "asking for shared memory");
+  return static_cast<std::size_t>(bytes);
+}
+
 }  // namespace
 
 Fault fault_of(cudaError_t status) { return {.kind = kind_of(status), .words = cudaGetErrorString(status)}; }
@@ -100,15 +108,15 @@ void* pinned_allocate(std::size_t bytes) {
 
 void pinned_free(void* data) noexcept { cudaFreeHost(data); }
 
-std::size_t spread(std::size_t needed) {
-  if (!has_programmatic_launch()) return needed;  // one kernel at a time: the blocks spread by themselves
-  int device = 0;
-  int of_sm = 0;
-  check(cudaGetDevice(&device), "asking for the device");
-  check(cudaDeviceGetAttribute(&of_sm, cudaDevAttrMaxSharedMemoryPerMultiprocessor, device),
-        "asking for shared memory");
-  constexpr std::size_t rest = 10 * 1024;  // the largest of decode's blocks have that much more than half
-  return std::max(needed, static_cast<std::size_t>(of_sm) / 2 - rest);
+std::size_t most_shared_memory() { return attribute_bytes(cudaDevAttrMaxSharedMemoryPerBlockOptin); }
+
+std::size_t spread(std::size_t needed, SmShare share) {
+  if (!has_programmatic_launch()) return needed;  // one kernel at a time: its blocks spread by themselves
+  const std::size_t half = attribute_bytes(cudaDevAttrMaxSharedMemoryPerMultiprocessor) / 2;
+  // The largest of decode's blocks, and what the system keeps of each, is not more than half by more.
+  constexpr std::size_t most_more = 10 * 1024;
+  constexpr std::size_t least_more = 512;
+  return std::max(needed, share == SmShare::more ? half + least_more : half - most_more);
 }
 
 bool has_programmatic_launch() {

@@ -15,9 +15,16 @@ struct Grid {
   std::size_t shared = 0;  // bytes of dynamic shared memory
 };
 
-/// Shared memory for a block of which no SM is to have two while another has none, as many as it needs: so
-/// much that two do not fit beside a block of the kernel before, whose own fits with one.
-std::size_t spread(std::size_t needed);
+/// Of the shared memory of an SM: more than half, or all but that.
+enum class SmShare { more, less };
+
+/// Shared memory for a block of which no SM is to have two while another has none: its share, or what it
+/// needs if that is more. Kernels in a row take turns, so that a block of each fits.
+std::size_t spread(std::size_t needed, SmShare share);
+
+/// The most shared memory that a block of the current device gets, in bytes: 227 KB on Hopper, 163 KB on
+/// A100, 99 KB on GPUs for screens.
+std::size_t most_shared_memory();
 
 /// Whether the current device can begin a kernel before the one in front of it has ended: from Hopper on.
 bool has_programmatic_launch();
@@ -47,6 +54,10 @@ void launch_large(cudaStream_t stream, const Grid& grid, void (*kernel)(Paramete
                   Arguments&&... arguments) {
   check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
                              static_cast<int>(grid.shared)),
+        "asking for shared memory");
+  // Kernels between which an SM would divide its memory anew cannot be on it together.
+  check(cudaFuncSetAttribute(kernel, cudaFuncAttributePreferredSharedMemoryCarveout,
+                             cudaSharedmemCarveoutMaxShared),
         "asking for shared memory");
   launch_chained(stream, grid, kernel, std::forward<Arguments>(arguments)...);
 }

@@ -248,8 +248,8 @@ struct TileProduct {
             sums[1] = fmaf(bias_of(scales[i].y), sum, sums[1]);
             sums[0] =
                 fmaf(scale_of(scales[i].x), static_cast<float>(d[i][nb][0] * 256 + d[i][nb][1]), sums[0]);
-            sums[1] =
-                fmaf(scale_of(scales[i].y), static_cast<float>(d[i][nb][2] * 256 + d[i][nb][3]), sums[1]);
+            sums[1] = fmaf(scale_of(scales[i].y), static_cast<float>(d[i][nb][2] * 16 + (d[i][nb][3] >> 4)),
+                           sums[1]);
           }
         }
       }

@@ -30,9 +30,10 @@ struct StagedTiles {
       barrier_init_fence();
     }
   }
-  /// All stages in ascending order, by all whose parts they are (on Hopper the leader is enough); `from`
+  /// All stages in ascending order, by all warps, each with its part (on Hopper the leader is enough); `from`
   /// null: nothing comes.
-  __device__ void start(int stage, const std::byte* from, [[maybe_unused]] bool leader) {
+  __device__ void start(int stage, const std::byte* from, [[maybe_unused]] int part,
+                        [[maybe_unused]] bool leader) {
     if constexpr (bulk_copies) {
       if (!leader || from == nullptr) return;
       constexpr auto bytes = static_cast<std::uint32_t>(sizeof parts[0]);
@@ -40,7 +41,6 @@ struct StagedTiles {
       barrier_expect(barrier, bytes);
       bulk_copy(shared_address(parts[stage]), from, bytes, barrier);
     } else {
-      const int part = Parts == 1 ? 0 : warp_id();
       if (from != nullptr) parts[stage][part].copy(from + part * G * tile_bytes);
       commit_copies();
     }

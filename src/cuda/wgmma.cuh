@@ -7,11 +7,7 @@
 
 namespace calla::cuda {
 
-/// Starts a copy of `bytes` (a multiple of 16) from memory to the second-level cache.
-__device__ inline void prefetch_bulk(const void* at, std::uint32_t bytes) {
-  asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(at), "r"(bytes) : "memory");
-}
-/// The same of a line of 128 bytes.
+/// Starts to bring a line of 128 bytes into the second-level cache.
 __device__ inline void prefetch_line(const void* at) { asm volatile("prefetch.global.L2 [%0];" ::"l"(at)); }
 
 /// Orders earlier accesses to shared memory by threads before later ones by the asynchronous proxy.

@@ -18,6 +18,7 @@
 #include "cuda/arrays.h"
 #include "cuda/decode.h"
 #include "cuda/gemm_matrices.h"
+#include "cuda/launch.h"
 
 namespace calla::cuda {
 namespace {
@@ -161,6 +162,7 @@ struct Step {
     active = on_device(row_active);
     state.slots = slots.data();
     state.active = active.data();
+    state.block_memory = most_shared_memory();
     state.x = x.data();
     state.mixed = mixed.data();
     state.squares = squares.data();
@@ -202,7 +204,7 @@ std::vector<Stage<Model>> stages() {
     return [is_attention](const DecodeState& state, int rows) {
       DeviceLayer with_out = layer<Model>().layer;
       with_out.out = is_attention ? layer<Model>().attention : layer<Model>().delta;
-      decode_output<Model>(stream(), with_out, is_attention, state, rows);
+      decode_output<Model>(stream(), with_out, is_attention, Tiles{}, state, rows);
     };
   };
   return {
@@ -246,7 +248,7 @@ std::string difference(const std::vector<float>& got, const std::vector<float>& 
 }
 
 template <class Model>
-void expect_rows_as_alone(const Inputs& all) {
+void expect_rows_as_alone(const Inputs& all, std::size_t block_memory = most_shared_memory()) {
   for (const Stage<Model>& stage : stages<Model>()) {
     std::vector<std::vector<float>> alone;
     for (int row = 0; row < most_rows; ++row) {
@@ -256,7 +258,8 @@ void expect_rows_as_alone(const Inputs& all) {
       ASSERT_TRUE(all_finite(alone.back())) << stage.name << ", row " << row << " alone";
     }
     for (const int rows : {2, 4, 5, 7, 8, 9, 13, 16}) {
-      const Step<Model> step(all, first_rows(rows), {}, stage.mixed_width);
+      Step<Model> step(all, first_rows(rows), {}, stage.mixed_width);
+      step.state.block_memory = block_memory;
       stage.run(step.state, rows);
       for (int row = 0; row < rows; ++row) {
         ASSERT_EQ(difference(stage.result(step, row), alone[size(row)]), "none")
@@ -268,6 +271,11 @@ void expect_rows_as_alone(const Inputs& all) {
 
 TYPED_TEST(DecodeMany, RowsHaveTheBitsOfOneAlone) {
   expect_rows_as_alone<TypeParam>(inputs<TypeParam>(most_rows));
+}
+
+TYPED_TEST(DecodeMany, RowsHaveTheBitsOfOneAloneWhereABlockHasLittleMemory) {
+  constexpr std::size_t of_gpus_for_screens = 99 * 1024;
+  expect_rows_as_alone<TypeParam>(inputs<TypeParam>(most_rows), of_gpus_for_screens);
 }
 
 /// Rows that are alike go to the same experts, which then have more than four.
@@ -340,6 +348,41 @@ std::vector<double> swiglu(const RandomMatrices& w, int expert, const std::vecto
     inner.push_back(gate / (1 + std::exp(-gate)) * up);
   }
   return inner;
+}
+
+TYPED_TEST(DecodeMany, EqualExpertsAreTakenInTheirOrder) {
+  constexpr Shape S = TypeParam::shape;
+  const Layer<TypeParam>& w = layer<TypeParam>();
+  // Up to four experts each have the same logits: those 16, 32 and 48 apart.
+  std::vector<std::uint8_t> router = w.router.pack();
+  constexpr std::size_t sixteen = 2 * tiled_bytes(tile_rows, S.hidden);
+  for (std::size_t i = 0; i < size(S.experts / tile_rows); ++i)
+    std::copy_n(router.begin() + static_cast<std::ptrdiff_t>(i / 4 * 4 * sixteen), sixteen,
+                router.begin() + static_cast<std::ptrdiff_t>(i * sixteen));
+  const DeviceArray<std::uint8_t> memory = on_device(router);
+  DeviceLayer tied = w.layer;
+  tied.router_tiles.data = reinterpret_cast<const std::byte*>(memory.data());
+
+  const Inputs all = inputs<TypeParam>(most_rows);
+  const Step<TypeParam> together(all, first_rows(most_rows));
+  decode_experts<TypeParam>(stream(), tied, together.state, most_rows);
+  for (const int row : {0, 3, 15}) {
+    const Step<TypeParam> alone(all, {row});
+    decode_experts<TypeParam>(stream(), tied, alone.state, 1);
+    const std::vector<float> logits = alone.row_of(alone.router, 0, S.experts + 1);
+    for (int e = 16; e < S.experts; ++e) {
+      if (e / 16 % 4 == 0) continue;
+      ASSERT_EQ(logits[size(e)], logits[size(e - 16)]) << e;
+    }
+    EXPECT_EQ(difference(alone.row_of(alone.x, 0, S.hidden), together.row_of(together.x, row, S.hidden)),
+              "none")
+        << row;
+    // What the first halves of the chosen give, one behind the other in the order of the choice.
+    EXPECT_EQ(difference(alone.row_of(alone.inner, 0, top * S.expert_hidden),
+                         together.row_of(together.inner, row, top * S.expert_hidden)),
+              "none")
+        << row;
+  }
 }
 
 TYPED_TEST(DecodeMany, ExpertsAsInDouble) {
