@@ -140,6 +140,7 @@ __device__ inline void consume(const AttentionPrefill& call, const Ring& ring, i
     fence_async_proxy();
   };
   const auto release_tile = [&](int tile, int values) {
+    __syncwarp();
     if (lane == 0) barrier_arrive(ring.empty(tile, values));
   };
   const auto absorb = [&](int tile) {

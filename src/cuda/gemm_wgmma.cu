@@ -228,6 +228,7 @@ __device__ inline void multiply(int groups, const Ring& ring, Place& place, int 
       load_words();
     }
     wgmma_wait<0>();
+    __syncwarp();
     if (lane == 0) barrier_arrive(ring.empty(stage));
   }
 }
