@@ -32,7 +32,7 @@ struct DecodeState {
 
   // Of each row
   const int* slots = nullptr;   // [most_rows]
-  const int* active = nullptr;  // [most_rows]; 0: the row's slot stays as it is
+  const int* active = nullptr;  // [most_rows]; 0: the row's slot stays as it is. Null for the head: all run
   const int* tokens = nullptr;  // [most_rows]
   // Of each slot
   int* positions = nullptr;           // [slots], the token at hand counted

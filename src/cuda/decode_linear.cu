@@ -43,7 +43,7 @@ __global__ __launch_bounds__(L::threads) void project_kernel(Tiles w, const floa
 template <class L, int K>
 __global__ __launch_bounds__(L::threads) void head_kernel(Tiles w, const float* gain, const float* x,
                                                           float* logits, int vocabulary, const int* slots,
-                                                          int rows) {
+                                                          const int* active, int rows) {
   extern __shared__ __align__(16) unsigned char raw[];
   auto& shared = *reinterpret_cast<typename L::Shared*>(raw);
   const TileRange tiles{w.data, static_cast<int>(blockIdx.x), static_cast<int>(gridDim.x),
@@ -60,7 +60,7 @@ __global__ __launch_bounds__(L::threads) void head_kernel(Tiles w, const float* 
       },
       [&](int tile, int r, int row, auto sum) {
         const int slot = slots[row];
-        if (slot < 0) return;
+        if (slot < 0 || (active != nullptr && active[row] == 0)) return;
         logits[static_cast<std::size_t>(slot) * vocabulary + tile * tile_rows + r] =
             sum(r) * inverse_rms<L::warps, K, L::rows>(shared.squares, row);
       });
@@ -191,7 +191,7 @@ void decode_head(cudaStream_t stream, const DeviceWeights& weights, const Decode
                       L::threads, L::shared_bytes},
                      head_kernel<L, K>, weights.head, weights.norm,
                      state.x + static_cast<std::size_t>(first) * K, state.logits, Model::shape.vocabulary,
-                     state.slots + first, count);
+                     state.slots + first, state.active == nullptr ? nullptr : state.active + first, count);
       });
     });
   });

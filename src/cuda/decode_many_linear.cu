@@ -17,7 +17,8 @@ namespace {
 template <class L, bool Head>
 __global__ __launch_bounds__(L::threads, 1) void project_many_kernel(Tiles w, const float* gain,
                                                                      const float* x, float* out, int columns,
-                                                                     const int* slots, int rows) {
+                                                                     const int* slots, const int* active,
+                                                                     int rows) {
   extern __shared__ __align__(16) unsigned char raw[];
   auto& shared = *reinterpret_cast<typename L::Shared*>(raw);
   const auto blocks = static_cast<int>(gridDim.x);
@@ -28,7 +29,7 @@ __global__ __launch_bounds__(L::threads, 1) void project_many_kernel(Tiles w, co
       [&](auto& activations) { fill_normed<L>(activations, shared, gain, x, rows); },
       [&](const ManyOutput& at, auto sum) {
         const int out_row = Head ? slots[at.row] : at.row;
-        if (Head && out_row < 0) return;
+        if (Head && (out_row < 0 || (active != nullptr && active[at.row] == 0))) return;
         out[static_cast<std::size_t>(out_row) * columns + at.tile * tile_rows + at.r] =
             sum(at.r) * shared.factors[at.row];
       });
@@ -118,7 +119,7 @@ void many_project(cudaStream_t stream, const DeviceLayer& layer, const DecodeSta
     using L = ManyLayout<Model::shape.hidden, r(), stages, together>;
     launch_large(stream, {dim3(blocks_of(layer.in.rows / tile_rows)), L::threads, sizeof(typename L::Shared)},
                  project_many_kernel<L, false>, layer.in, layer.input_norm, state.x, state.projected,
-                 layer.in.rows, state.slots, rows);
+                 layer.in.rows, state.slots, state.active, rows);
   });
 }
 
@@ -141,7 +142,7 @@ void many_head(cudaStream_t stream, const DeviceWeights& weights, const DecodeSt
     launch_large(stream,
                  {dim3(blocks_of(weights.head.rows / tile_rows)), L::threads, sizeof(typename L::Shared)},
                  project_many_kernel<L, true>, weights.head, weights.norm, state.x, state.logits,
-                 Model::shape.vocabulary, state.slots, rows);
+                 Model::shape.vocabulary, state.slots, state.active, rows);
   });
 }
 

@@ -98,7 +98,9 @@ void Decoder<Model>::logits(int slot, const float* x) {
   set_rows(std::span(&slot, 1));
   check(cudaMemcpyAsync(state_.x, x, Model::shape.hidden * sizeof(float), cudaMemcpyDeviceToDevice, stream_),
         "passing activations");
-  decode_head<Model>(stream_, weights_, state_, 1);
+  DecodeState given = state_;
+  given.active = nullptr;
+  decode_head<Model>(stream_, weights_, given, 1);
 }
 
 template <class Model>

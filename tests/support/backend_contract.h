@@ -143,6 +143,8 @@ TEST_P(BackendContract, AnEndedSlotStaysAsItIs) {
   ASSERT_EQ(sampled.size(), 3U);
   EXPECT_TRUE(sampled[2].end);
   EXPECT_EQ(b->position(0), 16) << "the end token is not part of the sequence";
+  b->set_sampling(0, {.temperature = 0}, prompt());
+  EXPECT_EQ(decode(*b, 0, 2), std::vector<Token>({tokens[2], tokens[3]})) << "its logits stay, too";
 }
 
 TEST_P(BackendContract, ASnapshotGoesOnInAnySlot) {
