@@ -168,6 +168,11 @@ class CpuBackend final : public Backend {
     std::vector<SampledToken> tokens;
     for (const int slot : running) {
       Slot& s = at(slot);
+      if (!are_numbers(s.logits)) {
+        s.ended = true;
+        tokens.push_back({.slot = slot, .fault = not_a_number().what()});
+        continue;
+      }
       SampledToken token = s.sampler.draw(std::span(s.logits, std::size_t{S.vocabulary}));
       token.slot = slot;
       s.ended = token.end;
@@ -264,17 +269,15 @@ class CpuBackend final : public Backend {
     if (segments.empty()) return;
     forward_.run(segments, Precision::two_planes);
     for (const int slot : slots) at(slot).drawn.reset();
-    logits(rows, out);
+    forward_.logits(rows, out);
   }
+
+  /// A fault anywhere in the pass reaches every logit.
+  static bool are_numbers(const float* logits) { return std::isfinite(logits[0]); }
 
   void logits(std::span<const int> rows, std::span<float* const> out) {
     forward_.logits(rows, out);
-    for (const float* row : out) {
-      // A fault anywhere in the pass reaches every logit.
-      if (std::isfinite(row[0])) continue;
-      throw Error("the model", "computed a value that is not a number",
-                  "the checkpoint's files are damaged, or the memory is: compare their checksums");
-    }
+    if (!std::all_of(out.begin(), out.end(), are_numbers)) throw not_a_number();
   }
 
   Shape shape_;

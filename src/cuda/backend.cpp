@@ -106,8 +106,8 @@ class CudaBackend final : public Backend {
     for (std::size_t row = 0; row < step.slots.size(); ++row) {
       DrawnRow drawn = wait_for(step.number, static_cast<int>(row));
       if (drawn.fault) {
-        throw Error("the model", "computed a value that is not a number",
-                    "the checkpoint's files are damaged, or the memory is: compare their checksums");
+        tokens.push_back({.slot = step.slots[row], .fault = not_a_number().what()});
+        continue;
       }
       if (!drawn.has_token) continue;
       drawn.sampled.slot = step.slots[row];

@@ -244,7 +244,8 @@ void Engine::Scheduler::collect_step() {
     const std::lock_guard lock(mutex_);
     stats_.decode += Clock::now() - begin;
     ++stats_.steps;
-    stats_.generated_tokens += tokens.size();
+    stats_.generated_tokens += static_cast<std::size_t>(
+        std::count_if(tokens.begin(), tokens.end(), [](const auto& token) { return token.fault.empty(); }));
   }
   const auto job_of = [&](int slot) -> Job& {
     return **std::find_if(running_.begin(), running_.end(),
@@ -254,6 +255,10 @@ void Engine::Scheduler::collect_step() {
   steps_.pop_front();
   for (const SampledToken& sampled : tokens) {
     Job& job = job_of(sampled.slot);
+    if (!sampled.fault.empty()) {
+      job.fault = sampled.fault;  // and the others go on without it
+      continue;
+    }
     if (sampled.end) {
       job.end_token = sampled.token;
       job.opening_due = job.opens;

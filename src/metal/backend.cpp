@@ -144,8 +144,10 @@ class MetalBackend final : public Backend {
       }
       DrawnRow drawn = sampling_.read(step.number, static_cast<int>(row));
       if (drawn.fault) {
-        throw Error("the model", "computed a value that is not a number",
-                    "the checkpoint's files are damaged, or the memory is: compare their checksums");
+        s.drawn = false;
+        s.ended = true;
+        tokens.push_back({.slot = slot, .fault = not_a_number().what()});
+        continue;
       }
       s.drawn = drawn.has_token && !drawn.sampled.end;
       s.ended = !s.drawn;

@@ -40,6 +40,9 @@ class DeviceLost : public Error {
   using Error::Error;
 };
 
+/// What is wrong where a model computes a value that is not a number.
+Error not_a_number();
+
 /// Memory that a snapshot holds; the same identity in two snapshots is the same memory.
 struct MemoryPiece {
   const void* identity = nullptr;
@@ -103,7 +106,8 @@ class Backend {
   /// + 1 may be submitted before step n is collected; a slot that has ended stays as it is and gives no
   /// token. Until its steps are collected, a slot may only be submitted again. OutOfMemory names the slot.
   virtual void submit(std::span<const int> slots) = 0;
-  /// Waits for the oldest step that was submitted and not collected.
+  /// Waits for the oldest step that was submitted and not collected. A value that is not a number is the
+  /// fault of its slot alone, which gives no more tokens.
   virtual std::vector<SampledToken> collect() = 0;
   /// Forgets all steps that were submitted and not collected, after a fault; their slots need a reset.
   virtual void abandon() noexcept = 0;

@@ -2,6 +2,7 @@
 #pragma once
 #include <cstdint>
 #include <limits>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -41,6 +42,7 @@ struct SampledToken {
   int slot = 0;
   Token token = 0;
   bool end = false;                             // one of end_tokens: the slot holds still from here on
+  std::string fault = {};                       // if any, no token: the slot is of no use until its reset
   float logprob = 0;                            // where top_logprobs >= 0
   std::vector<TokenLogprob> top_logprobs = {};  // most probable first
 };

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cassert>
+#include <cmath>
 #include <deque>
 #include <optional>
 #include <utility>
@@ -126,6 +127,11 @@ class ReferenceBackend final : public Backend {
       Slot& s = at(slot);
       if (s.ended) continue;
       append_drawn(s);
+      if (!std::isfinite(s.logits[0])) {  // a fault anywhere reaches every logit
+        s.ended = true;
+        tokens.push_back({.slot = slot, .fault = not_a_number().what()});
+        continue;
+      }
       SampledToken token = s.sampler.draw(s.logits);
       token.slot = slot;
       s.ended = token.end;

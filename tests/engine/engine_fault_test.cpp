@@ -91,6 +91,22 @@ TEST_F(EngineFaultTest, AnAnswerThatThereIsNoMemoryForFailsAlone) {
   EXPECT_EQ(run_two(e).second.tokens, counting(506, 300)) << "its slot serves the next one";
 }
 
+TEST_F(EngineFaultTest, AValueThatIsNotANumberFailsItsAnswerAlone) {
+  int steps = 0;
+  record_->fault_of = [&](int slot) { return slot == 1 && ++steps > 5 ? "not a number" : ""; };
+  Engine& e = engine(2);
+  const auto [first, second] = run_two(e);
+  EXPECT_EQ(second.finished.end, GenerationEnd::failed);
+  EXPECT_EQ(second.finished.error, "not a number");
+  EXPECT_EQ(second.tokens, counting(506, 5)) << "what was drawn before is told";
+  EXPECT_EQ(first.tokens, counting(7, 300));
+  EXPECT_EQ(first.finished.end, GenerationEnd::length);
+  EXPECT_EQ(record_->abandoned, 0);
+  EXPECT_EQ(e.stats().generated_tokens, 305U);
+  record_->fault_of = {};
+  EXPECT_EQ(run_two(e).second.tokens, counting(506, 300)) << "its slot serves the next one";
+}
+
 TEST_F(EngineFaultTest, AStepThatNoSlotIsToBlameForFailsWhatRuns) {
   int steps = 0;
   record_->at_submit = [&](int) {

@@ -34,6 +34,7 @@ class FakeBackend final : public Backend {
     std::function<void(int slot)> at_prefill = {};
     std::function<void(int slot)> at_submit = {};  // for each slot of a step
     std::function<void()> at_collect = {};
+    std::function<std::string(int slot)> fault_of = {};  // of a step that is collected; empty: none
     std::function<void()> at_load = {};
   };
 
@@ -102,6 +103,12 @@ class FakeBackend final : public Backend {
       if (s.ended) continue;
       SampledToken token;
       token.slot = slot;
+      if (record_->fault_of) token.fault = record_->fault_of(slot);
+      if (!token.fault.empty()) {
+        s.ended = true;
+        tokens.push_back(token);
+        continue;
+      }
       token.token = s.state.tokens.back() + 1;
       token.end = std::find(s.params.end_tokens.begin(), s.params.end_tokens.end(), token.token) !=
                   s.params.end_tokens.end();

@@ -9,6 +9,7 @@
 #include <memory>
 #include <span>
 #include <sstream>
+#include <string>
 #include <vector>
 
 #include <gtest/gtest.h>
@@ -145,6 +146,46 @@ TEST_P(BackendContract, AnEndedSlotStaysAsItIs) {
   EXPECT_EQ(b->position(0), 16) << "the end token is not part of the sequence";
   b->set_sampling(0, {.temperature = 0}, prompt());
   EXPECT_EQ(decode(*b, 0, 2), std::vector<Token>({tokens[2], tokens[3]})) << "its logits stay, too";
+}
+
+TEST_P(BackendContract, WhatIsNotANumberIsTheFaultOfItsSlot) {
+  const std::vector<Token> other{2421, 308, 256, 198, 64, 318};
+  const auto sound = backend();
+  begin(*sound, 0, prompt());
+  const std::vector<Token> drawn = decode(*sound, 0, 2);
+  begin(*sound, 1, other);
+  const std::vector<Token> expected = decode(*sound, 1, 5);
+  ASSERT_EQ(std::find(expected.begin(), expected.end(), drawn[1]), expected.end());
+
+  // The second token that slot 0 draws has a row of numbers that are none.
+  Weights weights = demo_weights();
+  std::vector<std::byte> scales(weights.embedding.scales.begin(), weights.embedding.scales.end());
+  const std::size_t row_bytes = scales.size() / static_cast<std::size_t>(weights.embedding.rows);
+  std::fill_n(scales.begin() + static_cast<std::ptrdiff_t>(row_bytes) * drawn[1], row_bytes, std::byte{0xFF});
+  weights.embedding.scales = scales;
+  const auto b = GetParam()(demo, weights, 2, 256);
+  begin(*b, 0, prompt());
+  begin(*b, 1, other);
+  std::array<std::vector<Token>, 2> tokens;
+  std::vector<std::string> faults;
+  b->submit(std::array{0, 1});
+  for (int step = 0; step < 5; ++step) {
+    if (step < 4) b->submit(std::array{0, 1});
+    for (const SampledToken& token : b->collect()) {
+      if (token.fault.empty()) {
+        tokens.at(static_cast<std::size_t>(token.slot)).push_back(token.token);
+      } else {
+        EXPECT_EQ(token.slot, 0);
+        faults.push_back(token.fault);
+      }
+    }
+  }
+  EXPECT_EQ(tokens[0], drawn) << "up to the damage";
+  ASSERT_EQ(faults.size(), 1U);
+  EXPECT_NE(faults[0].find("not a number"), std::string::npos) << faults[0];
+  EXPECT_EQ(tokens[1], expected);
+  begin(*b, 0, other);
+  EXPECT_EQ(decode(*b, 0, 5), expected) << "the slot serves the next one";
 }
 
 TEST_P(BackendContract, ASnapshotGoesOnInAnySlot) {
