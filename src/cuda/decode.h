@@ -24,7 +24,7 @@ inline constexpr int delta_squares = 4;
 
 /// What a block of the kernels for more than four rows needs of shared memory. Where there is less, these
 /// rows go four at a time.
-inline constexpr std::size_t many_rows_memory = 160 * 1024;
+inline constexpr std::size_t many_rows_memory = std::size_t{160} * 1024;
 
 /// The arrays a step works in, all in device memory.
 struct DecodeState {

@@ -114,7 +114,7 @@ std::size_t spread(std::size_t needed, SmShare share) {
   if (!has_programmatic_launch()) return needed;  // one kernel at a time: its blocks spread by themselves
   const std::size_t half = attribute_bytes(cudaDevAttrMaxSharedMemoryPerMultiprocessor) / 2;
   // The largest of decode's blocks, and what the system keeps of each, is not more than half by more.
-  constexpr std::size_t most_more = 10 * 1024;
+  constexpr std::size_t most_more = std::size_t{10} * 1024;
   constexpr std::size_t least_more = 512;
   return std::max(needed, share == SmShare::more ? half + least_more : half - most_more);
 }
