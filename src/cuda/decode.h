@@ -92,10 +92,10 @@ template <class Model>
 void decode_attention(cudaStream_t stream, const DeviceLayer& layer, int attention_layer,
                       const DecodeState& state, int rows);
 
-/// x += out * mixed. `next`: the projection of the layer behind, if there is one; it is brought nearer.
+/// x += out * mixed.
 template <class Model>
-void decode_output(cudaStream_t stream, const DeviceLayer& layer, bool is_attention, const Tiles& next,
-                   const DecodeState& state, int rows);
+void decode_output(cudaStream_t stream, const DeviceLayer& layer, bool is_attention, const DecodeState& state,
+                   int rows);
 
 /// x += experts(norm(x)).
 template <class Model>

@@ -70,7 +70,7 @@ template <int K, int R, int Heads>
 __global__ __launch_bounds__(Layout<K, R, 1>::threads,
                              R == 1 ? 2 : 1) void output_kernel(Tiles w, const float* mixed,
                                                                 const float* squares, float* x, int hidden,
-                                                                int rows, Tiles next) {
+                                                                int rows) {
   using L = Layout<K, R, 1>;
   static_assert(L::threads >= tile_rows * R, "a thread has one output");
   extern __shared__ __align__(16) unsigned char raw[];
@@ -86,14 +86,6 @@ __global__ __launch_bounds__(Layout<K, R, 1>::threads,
   start_tiles<L>(tiles, shared);
   __syncthreads();
   wait_for_predecessor();
-  // Memory has little to do until the experts are known: it brings the next projection as far as the cache.
-  if constexpr (bulk_copies) {
-    if (thread == 0 && next.data != nullptr) {
-      const auto bytes =
-          static_cast<std::uint32_t>(tiled_bytes(next.rows, next.columns) / gridDim.x / 16 * 16);
-      prefetch_bulk(next.data + static_cast<std::size_t>(bytes) * blockIdx.x, bytes);
-    }
-  }
   float residual = 0;
   if (thread < tile_rows * rows) residual = __ldcg(mine);
   shared.parts[warp_id()].fill(rows, [&](int row, float(&values)[8]) {
@@ -149,8 +141,8 @@ void decode_project(cudaStream_t stream, const DeviceLayer& layer, const DecodeS
 namespace {
 
 template <int K, int Heads>
-void launch_output(cudaStream_t stream, const DeviceLayer& layer, const Tiles& next, const DecodeState& state,
-                   int hidden, int rows) {
+void launch_output(cudaStream_t stream, const DeviceLayer& layer, const DecodeState& state, int hidden,
+                   int rows) {
   in_turns(rows, [&](int first, int count) {
     with_rows(count, [&](auto r) {
       using L = Layout<K, r(), 1>;
@@ -159,7 +151,7 @@ void launch_output(cudaStream_t stream, const DeviceLayer& layer, const Tiles& n
                     spread(L::shared_bytes, SmShare::more)},
                    output_kernel<K, r(), Heads>, layer.out, state.mixed + static_cast<std::size_t>(first) * K,
                    state.squares + static_cast<std::size_t>(first) * Heads * delta_squares,
-                   state.x + static_cast<std::size_t>(first) * hidden, hidden, count, next);
+                   state.x + static_cast<std::size_t>(first) * hidden, hidden, count);
     });
   });
 }
@@ -167,14 +159,14 @@ void launch_output(cudaStream_t stream, const DeviceLayer& layer, const Tiles& n
 }  // namespace
 
 template <class Model>
-void decode_output(cudaStream_t stream, const DeviceLayer& layer, bool is_attention, const Tiles& next,
-                   const DecodeState& state, int rows) {
+void decode_output(cudaStream_t stream, const DeviceLayer& layer, bool is_attention, const DecodeState& state,
+                   int rows) {
   if (go_together(state, rows)) return many_output<Model>(stream, layer, is_attention, state, rows);
   constexpr Shape S = Model::shape;
   if (is_attention) {
-    launch_output<S.attention_dim(), 0>(stream, layer, next, state, S.hidden, rows);
+    launch_output<S.attention_dim(), 0>(stream, layer, state, S.hidden, rows);
   } else {
-    launch_output<S.delta_value_dim(), S.delta_value_heads>(stream, layer, next, state, S.hidden, rows);
+    launch_output<S.delta_value_dim(), S.delta_value_heads>(stream, layer, state, S.hidden, rows);
   }
 }
 
@@ -199,10 +191,8 @@ void decode_head(cudaStream_t stream, const DeviceWeights& weights, const Decode
 
 template void decode_project<Qwen36>(cudaStream_t, const DeviceLayer&, const DecodeState&, int);
 template void decode_project<Demo>(cudaStream_t, const DeviceLayer&, const DecodeState&, int);
-template void decode_output<Qwen36>(cudaStream_t, const DeviceLayer&, bool, const Tiles&, const DecodeState&,
-                                    int);
-template void decode_output<Demo>(cudaStream_t, const DeviceLayer&, bool, const Tiles&, const DecodeState&,
-                                  int);
+template void decode_output<Qwen36>(cudaStream_t, const DeviceLayer&, bool, const DecodeState&, int);
+template void decode_output<Demo>(cudaStream_t, const DeviceLayer&, bool, const DecodeState&, int);
 template void decode_head<Qwen36>(cudaStream_t, const DeviceWeights&, const DecodeState&, int);
 template void decode_head<Demo>(cudaStream_t, const DeviceWeights&, const DecodeState&, int);
 

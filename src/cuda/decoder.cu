@@ -161,9 +161,7 @@ void Decoder<Model>::forward(int rows) {
     } else {
       decode_delta<Model>(stream_, layer, index - attention_before, state_, rows);
     }
-    const auto behind = static_cast<std::size_t>(index) + 1;
-    const Tiles next = behind < weights_.layers.size() ? weights_.layers[behind].in : Tiles{};
-    decode_output<Model>(stream_, layer, is_attention, next, state_, rows);
+    decode_output<Model>(stream_, layer, is_attention, state_, rows);
     // x += experts(norm(x))
     decode_experts<Model>(stream_, layer, state_, rows);
   }

@@ -204,7 +204,7 @@ std::vector<Stage<Model>> stages() {
     return [is_attention](const DecodeState& state, int rows) {
       DeviceLayer with_out = layer<Model>().layer;
       with_out.out = is_attention ? layer<Model>().attention : layer<Model>().delta;
-      decode_output<Model>(stream(), with_out, is_attention, Tiles{}, state, rows);
+      decode_output<Model>(stream(), with_out, is_attention, state, rows);
     };
   };
   return {
