@@ -24,6 +24,10 @@ Round run_round(Backend& backend, const Workload& workload, std::span<const std:
                 int steps, const BenchProgress& progress) {
   std::vector<int> slots(prompts.size());
   std::iota(slots.begin(), slots.end(), 0);
+  // What the round before has begun, the step behind its last token, must not count: logits are waited for.
+  backend.reset(slots.front());
+  backend.score(slots.front(), std::span(prompts.front()).first(1),
+                [](std::size_t, std::span<const float>) {});
   for (const int slot : slots) {
     backend.reset(slot);
     backend.set_sampling(slot, {.temperature = 0.0F}, {});
