@@ -74,13 +74,17 @@ class CudaBackend final : public Backend {
   void prefill(int slot, std::span<const Token> tokens, bool last) override {
     Slot& s = slots_[size(slot)];
     sequences_.reserve(slot, s.position + static_cast<int>(tokens.size()));
-    // The last pass has at least a grain, so that many tokens at once are as many in pieces.
+    // The last pass has at least a grain, so that many tokens at once are as many in pieces. A few go the way
+    // of decoding, which reads the weights of their experts alone.
     const auto chunk = size(prefill_.chunk());
     constexpr std::size_t grain = prefill_grain_tokens;
+    const bool few = tokens.size() <= size(most_rows);
     for (std::size_t done = 0; done < tokens.size();) {
       const std::size_t rest = tokens.size() - done;
       const std::size_t count = rest > chunk && rest < chunk + grain ? chunk - grain : std::min(chunk, rest);
-      const float* newest = prefill_.run(slot, s.position, tokens.subspan(done, count));
+      const std::span<const Token> pass = tokens.subspan(done, count);
+      const float* const newest =
+          few ? decoder_.append(slot, s.position, pass) : prefill_.run(slot, s.position, pass);
       s.position += static_cast<int>(count);
       done += count;
       if (last && done == tokens.size()) decoder_.logits(slot, newest);
@@ -126,7 +130,7 @@ class CudaBackend final : public Backend {
     Slot& s = slots_[size(slot)];
     sequences_.reserve(slot, s.position + static_cast<int>(tokens.size()));
     for (std::size_t i = 0; i < tokens.size(); ++i) {
-      decoder_.append(slot, tokens[i]);
+      decoder_.logits(slot, decoder_.append(slot, s.position, tokens.subspan(i, 1)));
       ++s.position;
       check(cudaMemcpyAsync(scored_.data(), sequences_.logits_of(slot), scored_.size() * sizeof(float),
                             cudaMemcpyDeviceToHost, stream_.get()),

@@ -1,4 +1,5 @@
-// One decode step: the kernels of the forward pass for up to 16 rows, a row being the newest token of a slot.
+// One decode step: the kernels of the forward pass for up to 16 rows, a row being the newest token of a slot;
+// or rows are the newest tokens of one slot, in their order.
 //
 // All launchers are links of a chain (launch.h) on one stream, allocate nothing and ask the host for nothing:
 // which slot a row is, at what position and whether it runs stands in device memory. A row's result does not
@@ -30,10 +31,13 @@ inline constexpr std::size_t many_rows_memory = std::size_t{160} * 1024;
 struct DecodeState {
   std::size_t block_memory = 0;  // the most shared memory that a block of the device gets
 
+  bool sequence = false;  // rows are neighbouring tokens of one slot
+
   // Of each row
   const int* slots = nullptr;   // [most_rows]
   const int* active = nullptr;  // [most_rows]; 0: the row's slot stays as it is. Null for the head: all run
   const int* tokens = nullptr;  // [most_rows]
+  const int* behind = nullptr;  // [most_rows], of a sequence: the tokens behind the row's
   // Of each slot
   int* positions = nullptr;           // [slots], the token at hand counted
   const PageTable* pages = nullptr;   // [slots]
@@ -81,13 +85,13 @@ void decode_embed(cudaStream_t stream, const EmbeddingRows& embedding, const Dec
 template <class Model>
 void decode_project(cudaStream_t stream, const DeviceLayer& layer, const DecodeState& state, int rows);
 
-/// mixed and squares from projected; the states and windows go on by a token. `delta_layer` counts the
-/// DeltaNet layers.
+/// mixed and squares from projected; the states and windows go on by the rows' tokens. `delta_layer` counts
+/// the DeltaNet layers.
 template <class Model>
 void decode_delta(cudaStream_t stream, const DeviceLayer& layer, int delta_layer, const DecodeState& state,
                   int rows);
 
-/// mixed from projected; the token's key and value join the pages.
+/// mixed from projected; the tokens' keys and values join the pages.
 template <class Model>
 void decode_attention(cudaStream_t stream, const DeviceLayer& layer, int attention_layer,
                       const DecodeState& state, int rows);

@@ -1,4 +1,4 @@
-// Gated full attention of decode: one token of each row against its pages.
+// Gated full attention of decode: one token of each row against its pages, or some tokens of one sequence.
 //
 //   q, k = turned (RoPE) norms;  o = softmax(q K' / 16) V;  mixed = sigmoid(gate) o
 // Shapes: a split of the positions is whole tiles of 64 keys, so many that all splits together cover the
@@ -13,6 +13,7 @@
 #include <cuda_runtime.h>
 
 #include "cuda/decode.h"
+#include "cuda/decode_rows.cuh"
 #include "cuda/launch.h"
 #include "cuda/linear.cuh"
 
@@ -120,6 +121,41 @@ __device__ void load_values(uint4 (&values)[8], const __nv_bfloat16* first) {
     values[key] = reinterpret_cast<const uint4*>(first + key * head_dim)[lane_id()];
 }
 
+/// Appends a row's key (by warp 0) and value (by warp 1) of a KV head to its pages.
+template <class Model>
+__device__ void append(const DeviceLayer& layer, const DecodeState& state, int row, int kv_head,
+                       PageTable pages, int attention_layer, int position) {
+  constexpr Shape S = Model::shape;
+  const int warp = warp_id();
+  if (warp > 1) return;
+  const float* const projected = state.projected +
+                                 static_cast<std::size_t>(row) * (2 * S.attention_dim() + 2 * S.kv_dim()) +
+                                 2 * S.attention_dim() + warp * S.kv_dim() + kv_head * head_dim;
+  float out[lane_dims];
+  if (warp == 0) {
+    const Turn turn(layer.k_norm, state.turns + row * Shape::rotary_dim);
+    turn(projected, out);
+  } else {
+    load8(projected + lane_id() * lane_dims, out);
+  }
+  store_bf16(pages[position / page_positions] + page_offset<S>(attention_layer, kv_head, warp) +
+                 static_cast<std::size_t>(position % page_positions) * head_dim,
+             out);
+}
+
+/// Appends the keys and values of a sequence's rows.
+template <class Model>
+__global__ __launch_bounds__(2 * warp_threads) void append_kernel(DeviceLayer layer, DecodeState state,
+                                                                  int attention_layer) {
+  const int row = static_cast<int>(blockIdx.x);
+  release_successor();
+  wait_for_predecessor();
+  const int slot = state.slots[row];
+  if (slot < 0) return;
+  append<Model>(layer, state, row, static_cast<int>(blockIdx.y), state.pages[slot], attention_layer,
+                position_of(state, row, slot));
+}
+
 template <class Model>
 __global__ __maxnreg__(168) void attention_kernel(DeviceLayer layer, DecodeState state, int attention_layer) {
   constexpr Shape S = Model::shape;
@@ -135,7 +171,7 @@ __global__ __maxnreg__(168) void attention_kernel(DeviceLayer layer, DecodeState
 
   // What a row is was settled long before the predecessor.
   const int slot = state.slots[row];
-  const int position = slot < 0 ? 0 : state.positions[slot] - 1;
+  const int position = slot < 0 ? 0 : position_of(state, row, slot);
   const Splits splits(position + 1);
   if (slot < 0 || state.active[row] == 0 || first_split >= splits.count()) {
     release_successor();
@@ -147,16 +183,18 @@ __global__ __maxnreg__(168) void attention_kernel(DeviceLayer layer, DecodeState
   const std::size_t values_offset = page_offset<S>(attention_layer, kv_head, 1);
   const float* const projected =
       state.projected + static_cast<std::size_t>(row) * (2 * S.attention_dim() + 2 * S.kv_dim());
-  const bool has_newest = (splits.count() - 1 - first_split) % step == 0;
+  // Of a sequence, the kernel before this one has written the keys and values of all rows.
+  const bool has_newest = !state.sequence && (splits.count() - 1 - first_split) % step == 0;
+  const int first_new = position - (state.sequence ? row : 0);
   const Turn query_turn(layer.q_norm, state.turns + row * Shape::rotary_dim);
   const auto keys_at = [&](int tile) {
     return pages[tile * tile_keys / page_positions] +
            static_cast<std::size_t>(tile * tile_keys % page_positions + warp * warp_keys) * head_dim;
   };
   uint4 keys[8];
-  // All but the token's own key is there already.
+  // All but the step's own keys are there already.
   const int begin = first_split * splits.of_split;
-  const bool early = begin + 1 < splits.tiles;
+  const bool early = (begin + 1) * tile_keys <= first_new;
   if (early) load_keys(keys, keys_at(begin) + keys_offset);
   release_successor();
   wait_for_predecessor();
@@ -172,19 +210,7 @@ __global__ __maxnreg__(168) void attention_kernel(DeviceLayer layer, DecodeState
   }
   if (has_newest) {
     // The token's own key and value, which this block is the first to read.
-    __nv_bfloat16* const page = pages[position / page_positions];
-    const std::size_t at = static_cast<std::size_t>(position % page_positions) * head_dim;
-    float out[lane_dims];
-    if (warp == 0) {
-      const Turn key_turn(layer.k_norm, state.turns + row * Shape::rotary_dim);
-      key_turn(projected + 2 * S.attention_dim() + kv_head * head_dim, out);
-      store_bf16(page + keys_offset + at, out);
-    } else if (warp == 1) {
-      const float* v = projected + 2 * S.attention_dim() + S.kv_dim() + kv_head * head_dim + lane * lane_dims;
-#pragma unroll
-      for (int i = 0; i < lane_dims; ++i) out[i] = v[i];
-      store_bf16(page + values_offset + at, out);
-    }
+    append<Model>(layer, state, row, kv_head, pages, attention_layer, position);
   }
   __syncthreads();
 
@@ -313,7 +339,7 @@ __global__ __launch_bounds__(head_dim) void merge_kernel(DecodeState state) {
   // What a row is was settled long before the predecessor.
   const int slot = state.slots[row];
   const bool runs = slot >= 0 && state.active[row] != 0;
-  const int count = runs ? Splits(state.positions[slot]).count() : 0;
+  const int count = runs ? Splits(position_of(state, row, slot) + 1).count() : 0;
   wait_for_predecessor();
   if (!runs) return;
   const float* const partials = state.partials + (static_cast<std::size_t>(row) * S.attention_heads + head) *
@@ -367,6 +393,9 @@ void decode_attention(cudaStream_t stream, const DeviceLayer& layer, int attenti
                       const DecodeState& state, int rows) {
   constexpr Shape S = Model::shape;
   constexpr std::size_t shared = sizeof(SharedMemory);
+  if (state.sequence)
+    launch_large(stream, {dim3(static_cast<unsigned>(rows), S.kv_heads), 2 * warp_threads},
+                 append_kernel<Model>, layer, state, attention_layer);
   // As many blocks as for a row: an SM has room for one.
   launch_large(stream,
                {dim3(static_cast<unsigned>(attention_splits / rows), S.kv_heads, static_cast<unsigned>(rows)),

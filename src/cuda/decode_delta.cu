@@ -1,41 +1,16 @@
-// Gated DeltaNet of decode: one token of each row.
-//
-//   q, k, v = silu(causal convolution over 4 tokens), q and k divided by their length, q / sqrt(128)
-//   S = decay S + k (beta (v - (decay S)' k))',  o = S' q,  decay = exp(-exp(A_log) softplus(a + dt_bias)),
-//   beta = sigmoid(b);  with both products taken of the old state:  o = decay S'q + (k.q) u.
-//   mixed = gain silu(z) o, which lacks the factor 1 / rms(o): the sums of o^2 go to `squares`.
-// Shapes: state [head][128 of v][128 of k] float; a block has 32 columns (of v) of a head, a warp four, a
-// thread four elements of each. All float32. Bytes moved: the state, read and written once: 4.2 MB a layer
-// and row. Bound by them; the state is read before the predecessor ends.
-#include <cuda_runtime.h>
-
+// Gated DeltaNet of decode: one token of each row. Formulas and shapes: decode_delta.cuh.
+// Bytes moved: the state, read and written once: 4.2 MB a layer and row. Bound by them; the state is read
+// before the predecessor ends.
 #include "cuda/decode.h"
+#include "cuda/decode_delta.cuh"
+#include "cuda/decode_sequence.h"
 #include "cuda/launch.h"
-#include "cuda/linear.cuh"
 
 namespace calla::cuda {
 namespace {
 
-constexpr int head_dim = Shape::delta_head_dim;
-constexpr int taps = Shape::convolution_taps;
-constexpr int threads = 256;
-constexpr int warps = threads / warp_threads;
-constexpr int columns_of_warp = 4;
-constexpr int columns_of_block = warps * columns_of_warp;
-constexpr int lanes_of_column = warp_threads / columns_of_warp;
-constexpr int parts = head_dim / columns_of_block;
-static_assert(columns_of_warp == 4);
+using namespace delta_step;
 static_assert(parts == delta_squares);
-
-template <Shape S>
-struct Offsets {
-  static constexpr int key = S.delta_key_dim();
-  static constexpr int value = 2 * S.delta_key_dim();
-  static constexpr int z = S.convolution_channels();
-  static constexpr int a = z + S.delta_value_dim();
-  static constexpr int b = a + S.delta_value_heads;
-  static constexpr int columns = b + S.delta_value_heads;
-};
 
 /// A thread's channel of the convolution. What came before the token is read before the predecessor ends.
 struct Channel {
@@ -48,7 +23,7 @@ struct Channel {
   __device__ Channel(const float* taps, float* all, int count, int channel, int at)
       : window(all + channel), channels(count), position(at) {
     const float4 w = reinterpret_cast<const float4*>(taps)[channel];
-    earlier = w.x * row(3) + w.y * row(2) + w.z * row(1);
+    earlier = earlier_taps(w, row(3), row(2), row(1));
     newest = w.w;
   }
   /// `keep`: the input joins the window.
@@ -60,30 +35,6 @@ struct Channel {
  private:
   __device__ float row(int back) const { return window[((position - back) & (taps - 1)) * channels]; }
 };
-
-/// Of eight values of every lane the warp's sums: lanes 4 i .. 4 i + 3 get that of value i. Each step halves
-/// the values that a lane still has, so there are nine exchanges and not forty.
-__device__ float sum_of_own(const float (&values)[8]) {
-  const int lane = lane_id();
-  float four[4];
-#pragma unroll
-  for (int i = 0; i < 4; ++i) {
-    const bool upper = (lane & 16) != 0;
-    four[i] = (upper ? values[i + 4] : values[i]) +
-              __shfl_xor_sync(0xFFFFFFFFU, upper ? values[i] : values[i + 4], 16);
-  }
-  float two[2];
-#pragma unroll
-  for (int i = 0; i < 2; ++i) {
-    const bool upper = (lane & 8) != 0;
-    two[i] = (upper ? four[i + 2] : four[i]) + __shfl_xor_sync(0xFFFFFFFFU, upper ? four[i] : four[i + 2], 8);
-  }
-  const bool upper = (lane & 4) != 0;
-  float one = (upper ? two[1] : two[0]) + __shfl_xor_sync(0xFFFFFFFFU, upper ? two[0] : two[1], 4);
-  one += __shfl_xor_sync(0xFFFFFFFFU, one, 2);
-  one += __shfl_xor_sync(0xFFFFFFFFU, one, 1);
-  return one;
-}
 
 template <class Model>
 __global__ __launch_bounds__(threads, 5) void delta_kernel(DeviceLayer layer, DecodeState state,
@@ -147,14 +98,11 @@ __global__ __launch_bounds__(threads, 5) void delta_kernel(DeviceLayer layer, De
   const float z = projected[At::z + head * head_dim + own_column];
 
   const float mine = key_channel(input, active && part == 0 && head % values_per_key == 0);
-  const float squared = sum_of_warp(mine * mine);
+  const float squared = sum_of_warp(__fmul_rn(mine, mine));
   if (lane == 0) lengths[warp] = squared;
   if (thread < columns_of_block) values[thread] = value_channel(value_input, active);
   __syncthreads();
-  constexpr int half = warps / 2;
-  const float* const length = lengths + (is_key ? half : 0);
-  float inverse = rsqrtf(length[0] + length[1] + length[2] + length[3] + 1e-6F);
-  if (!is_key) inverse *= 0.08838834764831845F;  // 1 / sqrt(128)
+  const float inverse = inverse_length(sum_of_half(lengths + (is_key ? warps / 2 : 0)), is_key);
   (is_key ? keys : queries)[dim] = mine * inverse;
   __syncthreads();
 
@@ -162,34 +110,18 @@ __global__ __launch_bounds__(threads, 5) void delta_kernel(DeviceLayer layer, De
   const float4 q = reinterpret_cast<const float4*>(queries)[lane];
   const float beta = sigmoid(b);
   const float decay = expf(-rate * softplus(a + bias));
-  const float kq = sum_of_warp(k.x * q.x + k.y * q.y + k.z * q.z + k.w * q.w);
-  float products[2 * columns_of_warp];  // S'k and S'q of each column
-#pragma unroll
-  for (int c = 0; c < columns_of_warp; ++c) {
-    products[2 * c] = s[c].x * k.x + s[c].y * k.y + s[c].z * k.z + s[c].w * k.w;
-    products[2 * c + 1] = s[c].x * q.x + s[c].y * q.y + s[c].z * q.z + s[c].w * q.w;
-  }
-  const float product = sum_of_own(products);
-  const float partner = __shfl_xor_sync(0xFFFFFFFFU, product, lanes_of_column / 2);
-  const bool has_key = lane % lanes_of_column < lanes_of_column / 2;
-  const float sk = has_key ? product : partner;
-  const float sq = has_key ? partner : product;
-  const float own_u = beta * (values[warp * columns_of_warp + own] - decay * sk);
-  const float o = decay * sq + kq * own_u;
+  const float kq = sum_of_warp(dot(k, q));
+  const Output own_output = output_of(s, k, q, kq, values[warp * columns_of_warp + own], beta, decay);
   if (lane % lanes_of_column == 0)
     state.mixed[static_cast<std::size_t>(row) * S.delta_value_dim() + head * head_dim + own_column] =
-        o * gain * silu(z);
+        own_output.o * gain * silu(z);
+  advance(s, k, own_output.u, decay);
+  if (active) {
 #pragma unroll
-  for (int c = 0; c < columns_of_warp; ++c) {
-    const float u = __shfl_sync(0xFFFFFFFFU, own_u, c * lanes_of_column);
-    s[c] = {decay * s[c].x + k.x * u, decay * s[c].y + k.y * u, decay * s[c].z + k.z * u,
-            decay * s[c].w + k.w * u};
-    if (active) reinterpret_cast<float4*>(recurrent + (warp * columns_of_warp + c) * head_dim)[lane] = s[c];
+    for (int c = 0; c < columns_of_warp; ++c)
+      reinterpret_cast<float4*>(recurrent + (warp * columns_of_warp + c) * head_dim)[lane] = s[c];
   }
-  float sum_of_squares = o * o;
-#pragma unroll
-  for (int distance = lanes_of_column; distance < warp_threads; distance *= 2)
-    sum_of_squares += __shfl_xor_sync(0xFFFFFFFFU, sum_of_squares, distance);
+  const float sum_of_squares = squares_of_warp(own_output.o);
   if (lane == 0) squares[warp] = sum_of_squares;
   __syncthreads();
   if (thread == 0)
@@ -201,6 +133,7 @@ __global__ __launch_bounds__(threads, 5) void delta_kernel(DeviceLayer layer, De
 template <class Model>
 void decode_delta(cudaStream_t stream, const DeviceLayer& layer, int delta_layer, const DecodeState& state,
                   int rows) {
+  if (state.sequence) return sequence_delta<Model>(stream, layer, delta_layer, state, rows);
   launch_large(stream,
                {dim3(parts, Model::shape.delta_value_heads, static_cast<unsigned>(rows)), threads,
                 rows == 1 ? spread(0, SmShare::less) : 0},

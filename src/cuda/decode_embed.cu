@@ -7,6 +7,7 @@
 
 #include "cuda/codes.cuh"
 #include "cuda/decode.h"
+#include "cuda/decode_rows.cuh"
 #include "cuda/launch.h"
 
 namespace calla::cuda {
@@ -38,7 +39,7 @@ __global__ void embed_kernel(EmbeddingRows embedding, DecodeState state) {
 
   if (word < half_turns) {
     const double angle =
-        (state.positions[slot] - 1) * pow(rope_theta, -static_cast<double>(word) / half_turns);
+        position_of(state, row, slot) * pow(rope_theta, -static_cast<double>(word) / half_turns);
     double sine = 0;
     double cosine = 0;
     sincos(angle, &sine, &cosine);

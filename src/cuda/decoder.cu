@@ -7,13 +7,13 @@
 namespace calla::cuda {
 namespace {
 
-/// Rows with a slot run, and their sequences are a token longer.
-__global__ void append_kernel(const int* slots, int* active, int* positions) {
+/// Rows with a slot run, and its sequence is longer by them.
+__global__ void append_kernel(const GivenRows* given, int* active, int* positions) {
   wait_for_predecessor();
   release_successor();
-  const int slot = slots[threadIdx.x];
-  active[threadIdx.x] = slot >= 0 ? 1 : 0;
-  if (slot >= 0) ++positions[slot];
+  const int row = static_cast<int>(threadIdx.x);
+  active[row] = given->slots[row] >= 0 ? 1 : 0;
+  if (row == 0) positions[given->slots[0]] = given->end;
 }
 
 /// Arrays of a step's workspace, in floats, for `most_rows` rows.
@@ -51,8 +51,7 @@ Decoder<Model>::Decoder(const DeviceWeights& weights, const Sequences& sequences
                         cudaStream_t stream)
     : weights_(weights),
       stream_(stream),
-      slots_(most_rows),
-      tokens_(most_rows),
+      given_(1),
       active_(most_rows),
       workspace_(workspace_floats(Model::shape)) {
   // Rows that have never run hold numbers, too.
@@ -60,7 +59,7 @@ Decoder<Model>::Decoder(const DeviceWeights& weights, const Sequences& sequences
     check(cudaMemsetAsync(array.data(), 0, array.bytes(), stream), "clearing the workspace");
   };
   clear(workspace_);
-  clear(tokens_);
+  clear(given_);
   clear(active_);
   float* at = workspace_.data();
   visit_workspace(Model::shape, [&](float* DecodeState::*array, int columns) {
@@ -69,9 +68,10 @@ Decoder<Model>::Decoder(const DeviceWeights& weights, const Sequences& sequences
     at += (static_cast<std::size_t>(columns) * most_rows + line - 1) / line * line;
   });
   state_.block_memory = most_shared_memory();
-  state_.slots = slots_.data();
+  state_.slots = slots();
   state_.active = active_.data();
-  state_.tokens = tokens_.data();
+  state_.tokens = tokens();
+  state_.behind = given_.data()->behind;
   state_.positions = positions;
   state_.pages = sequences.page_tables();
   state_.recurrent = sequences.recurrent();
@@ -86,17 +86,26 @@ void Decoder<Model>::step(std::span<const int> slots) {
 }
 
 template <class Model>
-void Decoder<Model>::append(int slot, int token) {
-  set_rows(std::span(&slot, 1));
-  check(cudaMemcpyAsync(tokens_.data(), &token, sizeof token, cudaMemcpyHostToDevice, stream_),
-        "passing a token");
-  run(StepKind::given, 1);
+const float* Decoder<Model>::append(int slot, int position, std::span<const Token> tokens) {
+  const auto count = static_cast<int>(tokens.size());
+  GivenRows given{};
+  std::fill(std::begin(given.slots), std::end(given.slots), -1);
+  std::fill_n(given.slots, count, slot);
+  std::copy(tokens.begin(), tokens.end(), given.tokens);
+  for (int row = 0; row < count; ++row) given.behind[row] = count - 1 - row;
+  given.end = position + count;
+  check(cudaMemcpyAsync(given_.data(), &given, sizeof given, cudaMemcpyHostToDevice, stream_),
+        "passing tokens");
+  run(StepKind::given, count);
+  return state_.x + (tokens.size() - 1) * static_cast<std::size_t>(Model::shape.hidden);
 }
 
 template <class Model>
 void Decoder<Model>::logits(int slot, const float* x) {
   set_rows(std::span(&slot, 1));
-  check(cudaMemcpyAsync(state_.x, x, Model::shape.hidden * sizeof(float), cudaMemcpyDeviceToDevice, stream_),
+  if (x != state_.x)
+    check(
+        cudaMemcpyAsync(state_.x, x, Model::shape.hidden * sizeof(float), cudaMemcpyDeviceToDevice, stream_),
         "passing activations");
   DecodeState given = state_;
   given.active = nullptr;
@@ -108,7 +117,7 @@ void Decoder<Model>::set_rows(std::span<const int> slots) {
   std::array<int, most_rows> rows;
   rows.fill(-1);
   std::copy(slots.begin(), slots.end(), rows.begin());
-  check(cudaMemcpyAsync(slots_.data(), rows.data(), slots_.bytes(), cudaMemcpyHostToDevice, stream_),
+  check(cudaMemcpyAsync(this->slots(), rows.data(), sizeof rows, cudaMemcpyHostToDevice, stream_),
         "passing slots");
 }
 
@@ -126,13 +135,16 @@ GraphExec Decoder<Model>::capture(StepKind kind, int rows) {
   check(cudaStreamBeginCapture(stream_, cudaStreamCaptureModeThreadLocal), "recording a step");
   cudaGraph_t graph = nullptr;
   try {
+    DecodeState state = state_;
     if (kind == StepKind::drawn) {
       draw_(rows, stream_);
     } else {
-      launch_chained(stream_, {dim3(1), most_rows}, append_kernel, state_.slots, active_.data(),
+      launch_chained(stream_, {dim3(1), most_rows}, append_kernel, given_.data(), active_.data(),
                      state_.positions);
+      state.sequence = rows > 1;
     }
-    forward(rows);
+    forward(state, rows);
+    if (kind == StepKind::drawn) decode_head<Model>(stream_, weights_, state, rows);
   } catch (...) {
     // A stream that goes on recording is of no use for anything else.
     if (cudaStreamEndCapture(stream_, &graph) == cudaSuccess) cudaGraphDestroy(graph);
@@ -148,24 +160,23 @@ GraphExec Decoder<Model>::capture(StepKind kind, int rows) {
 }
 
 template <class Model>
-void Decoder<Model>::forward(int rows) {
-  decode_embed<Model>(stream_, weights_.embedding, state_, rows);
+void Decoder<Model>::forward(const DecodeState& state, int rows) {
+  decode_embed<Model>(stream_, weights_.embedding, state, rows);
   for (int index = 0; index < static_cast<int>(weights_.layers.size()); ++index) {
     const DeviceLayer& layer = weights_.layers[static_cast<std::size_t>(index)];
     const int attention_before = index / Shape::attention_interval;
     const bool is_attention = Shape::is_attention(index);
     // x += mixer(norm(x))
-    decode_project<Model>(stream_, layer, state_, rows);
+    decode_project<Model>(stream_, layer, state, rows);
     if (is_attention) {
-      decode_attention<Model>(stream_, layer, attention_before, state_, rows);
+      decode_attention<Model>(stream_, layer, attention_before, state, rows);
     } else {
-      decode_delta<Model>(stream_, layer, index - attention_before, state_, rows);
+      decode_delta<Model>(stream_, layer, index - attention_before, state, rows);
     }
-    decode_output<Model>(stream_, layer, is_attention, state_, rows);
+    decode_output<Model>(stream_, layer, is_attention, state, rows);
     // x += experts(norm(x))
-    decode_experts<Model>(stream_, layer, state_, rows);
+    decode_experts<Model>(stream_, layer, state, rows);
   }
-  decode_head<Model>(stream_, weights_, state_, rows);
 }
 
 template class Decoder<Qwen36>;

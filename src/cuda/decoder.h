@@ -4,14 +4,24 @@
 #include <functional>
 #include <span>
 
+#include "base/token.h"
 #include "cuda/decode.h"
 #include "cuda/device.h"
 #include "cuda/sequence.h"
 
 namespace calla::cuda {
 
-/// What a step does before its forward pass: it draws the rows' tokens, or takes those it is told.
+/// What a step does before its forward pass: it draws the rows' tokens, each of a slot, or takes those it is
+/// told, all of one.
 enum class StepKind { drawn, given };
+
+/// What a step is told of its rows.
+struct GivenRows {
+  int slots[most_rows];   // -1: none
+  int tokens[most_rows];  // from here on where they are of one slot
+  int behind[most_rows];
+  int end;  // the slot's positions with them
+};
 
 /// The bytes a Decoder allocates.
 std::size_t decoder_bytes(const Shape& shape);
@@ -26,15 +36,17 @@ class Decoder {
   /// Weights and sequences must outlive it. `positions`: [slots] in device memory.
   Decoder(const DeviceWeights& weights, const Sequences& sequences, int* positions, cudaStream_t stream);
 
-  int* slots() const { return slots_.data(); }    // [most_rows] in device memory
-  int* tokens() const { return tokens_.data(); }  // [most_rows]
-  int* active() const { return active_.data(); }  // [most_rows]
+  int* slots() const { return given_.data()->slots; }    // [most_rows] in device memory
+  int* tokens() const { return given_.data()->tokens; }  // [most_rows]
+  int* active() const { return active_.data(); }         // [most_rows]
   void set_draw(Draw draw) { draw_ = std::move(draw); }
 
   /// Draws a token for each of the slots and appends it.
   void step(std::span<const int> slots);
-  /// Appends a token to a slot.
-  void append(int slot, int token);
+  /// Appends up to most_rows tokens from a position of a slot on, which has pages for them: to the bit as one
+  /// by one. Returns the residual stream of the last one, [hidden] in device memory, valid until the next
+  /// call.
+  const float* append(int slot, int position, std::span<const Token> tokens);
   /// The logits of a slot from the residual stream of its newest token, [hidden] in device memory.
   void logits(int slot, const float* x);
 
@@ -42,13 +54,12 @@ class Decoder {
   void run(StepKind kind, int rows);
   void set_rows(std::span<const int> slots);
   GraphExec capture(StepKind kind, int rows);
-  void forward(int rows);
+  void forward(const DecodeState& state, int rows);
 
   const DeviceWeights& weights_;
   cudaStream_t stream_;
   Draw draw_;
-  DeviceArray<int> slots_;
-  DeviceArray<int> tokens_;
+  DeviceArray<GivenRows> given_;
   DeviceArray<int> active_;
   DeviceArray<float> workspace_;
   DecodeState state_;

@@ -42,6 +42,12 @@ std::unique_ptr<Backend> make(int slots, int context, const SnapshotMemory& snap
   return make_backend(demo, test::demo_weights(), slots, context, snapshots, {});
 }
 
+std::string saved(const Snapshot& snapshot) {
+  std::stringstream out;
+  snapshot.save(out, 0);
+  return out.str();
+}
+
 TEST(CudaBackend, DecodesAsTheReferenceDoes) {
   const auto fast = make(1, 512);
   const auto truth = reference::make_backend(demo, test::demo_weights(), 1, 512);
@@ -67,6 +73,47 @@ TEST(CudaBackend, ReadsAPromptAsTheReferenceDoes) {
     truth->reset(0);
     truth->prefill(0, tokens, false);
     EXPECT_LT(divergence(scores(*truth, 0, probe)[0], scores(*fast, 0, probe)[0]), 2e-3) << length;
+  }
+}
+
+TEST(CudaBackend, FewTokensOfAPromptAreAsOneByOne) {
+  const auto b = make(2, 1024);
+  const std::vector<Token> probe{17, 18};
+  // Behind nothing, behind less than a chunk of DeltaNet, over the end of a page of keys.
+  for (const int before : {0, 1, 3, 64, 250, 700}) {
+    for (const int count : {2, 3, 4, 5, 8, 11, 16}) {
+      for (const int slot : {0, 1}) {
+        b->reset(slot);
+        if (before > 0) b->prefill(slot, long_prompt(before), false);
+      }
+      const std::vector<Token> all = long_prompt(before + count);
+      const std::span<const Token> tokens = std::span(all).last(static_cast<std::size_t>(count));
+      b->prefill(0, tokens, true);
+      for (std::size_t i = 0; i < tokens.size(); ++i)
+        b->prefill(1, tokens.subspan(i, 1), i + 1 == tokens.size());
+      EXPECT_EQ(saved(*b->snapshot(0)), saved(*b->snapshot(1))) << count << " behind " << before;
+      EXPECT_EQ(b->position(0), before + count);
+      EXPECT_EQ(scores(*b, 0, probe), scores(*b, 1, probe)) << count << " behind " << before;
+    }
+  }
+}
+
+TEST(CudaBackend, APromptInPiecesGivesTheSameBits) {
+  const auto b = make(2, 2048);
+  const auto grain = static_cast<std::size_t>(b->prefill_grain());
+  for (const int count : {130, 200, 711, 1040}) {
+    const std::vector<Token> all = long_prompt(count);
+    begin(*b, 0, all);
+    b->reset(1);
+    b->set_sampling(1, {.temperature = 0}, {});
+    for (std::span<const Token> rest = all; !rest.empty();) {
+      // The last piece has a grain at least.
+      const auto piece = rest.first(rest.size() < 2 * grain ? rest.size() : grain);
+      rest = rest.subspan(piece.size());
+      b->prefill(1, piece, rest.empty());
+    }
+    EXPECT_EQ(saved(*b->snapshot(0)), saved(*b->snapshot(1))) << count;
+    EXPECT_EQ(decode(*b, 0, 5), decode(*b, 1, 5)) << count;
   }
 }
 
@@ -117,12 +164,6 @@ TEST(CudaBackend, FewerLayersRun) {
   const auto expected = scores(*truth, 0, test::prompt());
   const auto actual = scores(*b, 0, test::prompt());
   EXPECT_LT(divergence(expected.back(), actual.back()), 1e-4);
-}
-
-std::string saved(const Snapshot& snapshot) {
-  std::stringstream out;
-  snapshot.save(out, 0);
-  return out.str();
 }
 
 TEST(CudaBackend, SnapshotsOnTheHostAreTheSameToTheBit) {
