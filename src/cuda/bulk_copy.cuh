@@ -46,9 +46,16 @@ __device__ inline void bulk_copy(std::uint32_t to, const void* from, std::uint32
       : "memory");
 }
 
-/// Starts a copy of `bytes` (a multiple of 16) from memory to the second-level cache.
-__device__ inline void prefetch_bulk(const void* at, std::uint32_t bytes) {
-  asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(at), "r"(bytes) : "memory");
+/// Starts a copy of a box of two dimensions from where a CUtensorMap in the kernel's parameters says; x
+/// counts neighbouring elements.
+template <class TensorMap>
+__device__ inline void tensor_copy(std::uint32_t to, const TensorMap& map, int x, int y,
+                                   std::uint32_t barrier) {
+  asm volatile(
+      "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3}], "
+      "[%4];" ::"r"(to),
+      "l"(&map), "r"(x), "r"(y), "r"(barrier)
+      : "memory");
 }
 
 }  // namespace calla::cuda

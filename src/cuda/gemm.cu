@@ -36,6 +36,7 @@ Product of_matrix(const Tiles& w, const __half* x, int tokens) {
 Product of_experts(const TileStack& w, const __half* x, const RouteTiles& routes) {
   Product product = of_matrix({.data = w.data, .rows = w.rows, .columns = w.columns}, x, 0);
   product.expert_bytes = tiled_bytes(w.rows, w.columns);
+  product.matrices = w.experts;
   product.tiles = routes.tiles;
   product.tile_count = routes.count;
   product.queue = routes.queue;

@@ -6,6 +6,7 @@
 #include <cuda_fp16.h>
 #include <cuda_runtime_api.h>
 
+#include "cuda/host/tile_shape.h"
 #include "cuda/tiles.h"
 
 namespace calla::cuda {
@@ -14,16 +15,6 @@ namespace calla::cuda {
 /// prompts stay in range. Powers of two: whoever reads them undoes it exactly.
 inline constexpr float inner_scale = 1.0F / 64;
 inline constexpr float answer_scale = 1.0F / 16;
-
-/// Up to this many tokens are multiplied together.
-inline constexpr int token_tile = 128;
-
-/// The tokens of each tile but the last when `count` of them are shared out: as few tiles as possible, of
-/// about equal size, as a small tile costs more than its share.
-constexpr int tokens_of_tile(int count) {
-  const int tiles = (count + token_tile - 1) / token_tile;
-  return tiles == 0 ? 0 : (count + tiles - 1) / tiles;
-}
 
 /// Routes [first, first + count) of those that lead to an expert; count is 1 .. token_tile.
 struct TokenTile {

@@ -61,8 +61,8 @@ __device__ inline void stage(std::uint32_t place, const std::uint32_t (&m)[4]) {
 
 /// Finishes a warp's sums: 16 rows from `row` on, 8 x `blocks` tokens from `token` on; strip: which 16 of the
 /// 128 staged rows they are.
-template <Epilogue epilogue, int blocks>
-__device__ void finish(const Product& p, const float (&d)[blocks][4], const Tile& tile, int row, int strip,
+template <Epilogue epilogue, int blocks, int all>
+__device__ void finish(const Product& p, const float (&d)[all][4], const Tile& tile, int row, int strip,
                        int token, std::uint32_t staging, int lane) {
   static_assert(blocks % 4 == 0 && epilogue != Epilogue::add);
   const int g = lane / 4;
@@ -106,15 +106,15 @@ __device__ void finish(const Product& p, const float (&d)[blocks][4], const Tile
   }
 }
 
-/// Writes what was staged of the 128 rows from `row` on; called by `threads` threads after a barrier.
-template <Epilogue epilogue>
+/// Writes what was staged of `rows` rows from `row` on; called by `threads` threads after a barrier.
+template <Epilogue epilogue, int rows>
 __device__ void drain(const Product& p, const Tile& tile, int row, std::uint32_t staging, int thread,
                       int threads) {
   constexpr int pieces = staged_pieces<epilogue>;
   const int column = epilogue == Epilogue::swiglu ? row / 2 : row;
   const int columns = epilogue == Epilogue::swiglu ? p.rows / 2 : p.split;
   const int piece = thread % pieces;
-  if (column + piece * 8 >= columns) return;
+  if (piece >= pieces * rows / staged_rows || column + piece * 8 >= columns) return;
 #pragma unroll 4
   for (int t = thread / pieces; t < tile.count; t += threads / pieces) {
     const uint4 value =
@@ -134,14 +134,14 @@ __device__ inline std::uint32_t added_at(int token, int row) {
   return static_cast<std::uint32_t>((token * staged_rows + (row ^ (token / 2 % 4 * 8))) * 4);
 }
 
-/// Stages the fragments begin .. begin + 7 of a warp's 16 rows.
-template <int begin, int blocks>
+/// Stages `count` fragments of a warp's 16 rows, from `begin` on.
+template <int begin, int count, int blocks>
 __device__ void stage_sums(const float (&d)[blocks][4], int strip, std::uint32_t staging, int lane) {
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
     const std::uint32_t place = staging + added_at(lane % 4 * 2, strip * tile_rows + lane / 4 + half * 8);
 #pragma unroll
-    for (int j = 0; j < added_tokens / 8; ++j) {
+    for (int j = 0; j < count; ++j) {
 #pragma unroll
       for (int c = 0; c < 2; ++c) {
         store_shared(place + static_cast<std::uint32_t>((8 * j + c) * staged_rows * 4),
@@ -151,12 +151,13 @@ __device__ void stage_sums(const float (&d)[blocks][4], int strip, std::uint32_t
   }
 }
 
-/// Adds what was staged of the 128 rows from `row` on, and the tokens from `token` of the tile on; called by
+/// Adds what was staged of `rows` rows from `row` on, and the tokens from `token` of the tile on; called by
 /// `threads` threads after a barrier.
-__device__ inline void add_staged(const Product& p, const Tile& tile, int row, int token,
-                                  std::uint32_t staging, int thread, int threads) {
+template <int rows>
+__device__ void add_staged(const Product& p, const Tile& tile, int row, int token, std::uint32_t staging,
+                           int thread, int threads) {
   const int column = thread % 32 * 4;
-  if (row + column >= p.rows) return;
+  if (column >= rows || row + column >= p.rows) return;
   const int count = min(added_tokens, tile.count - token);
 #pragma unroll 4
   for (int t = thread / 32; t < count; t += threads / 32) {

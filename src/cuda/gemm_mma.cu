@@ -103,20 +103,20 @@ __global__ void __launch_bounds__(threads) product_kernel(const Product p) {
       for (int token = 0; token < tile.count; token += added_tokens) {
         if (first_token == token) {
 #pragma unroll
-          for (int i = 0; i < 2; ++i) stage_sums<0>(d[i], strip + i, base, lane);
+          for (int i = 0; i < 2; ++i) stage_sums<0, added_tokens / 8>(d[i], strip + i, base, lane);
         }
         __syncthreads();
-        add_staged(p, tile, tile.row, token, base, thread, threads);
+        add_staged<row_tile>(p, tile, tile.row, token, base, thread, threads);
         __syncthreads();
       }
     } else {
 #pragma unroll
       for (int i = 0; i < 2; ++i) {
-        finish<epilogue>(p, d[i], tile, tile.row + (strip + i) * tile_rows, strip + i, first_token, base,
-                         lane);
+        finish<epilogue, 8>(p, d[i], tile, tile.row + (strip + i) * tile_rows, strip + i, first_token, base,
+                            lane);
       }
       __syncthreads();
-      drain<epilogue>(p, tile, tile.row, base, thread, threads);
+      drain<epilogue, row_tile>(p, tile, tile.row, base, thread, threads);
       __syncthreads();
     }
   }
@@ -125,7 +125,8 @@ __global__ void __launch_bounds__(threads) product_kernel(const Product p) {
 }  // namespace
 
 template <Epilogue epilogue>
-void launch_mma(const Product& product, cudaStream_t stream) {
+void launch_mma(Product product, cudaStream_t stream) {
+  product.token_share = tokens_of_tile(product.tokens, token_tile);
   constexpr int shared = stages * stage_bytes;
   const auto kernel = product_kernel<epilogue>;
   check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared),
@@ -140,8 +141,8 @@ void launch_mma(const Product& product, cudaStream_t stream) {
   check(cudaGetLastError(), "launching a product");
 }
 
-template void launch_mma<Epilogue::store>(const Product&, cudaStream_t);
-template void launch_mma<Epilogue::add>(const Product&, cudaStream_t);
-template void launch_mma<Epilogue::swiglu>(const Product&, cudaStream_t);
+template void launch_mma<Epilogue::store>(Product, cudaStream_t);
+template void launch_mma<Epilogue::add>(Product, cudaStream_t);
+template void launch_mma<Epilogue::swiglu>(Product, cudaStream_t);
 
 }  // namespace calla::cuda

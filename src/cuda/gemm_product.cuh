@@ -27,9 +27,8 @@ __device__ Tile tile_at(const Product& p, int index) {
   const int tokens = index / row_tiles;
   const int row = (index - tokens * row_tiles) * row_tile;
   if (p.tiles == nullptr) {
-    const int share = tokens_of_tile(p.tokens);
-    const int first = tokens * share;
-    return {.first = first, .count = max(0, min(share, p.tokens - first)), .row = row, .expert = 0};
+    const int first = tokens * p.token_share;
+    return {.first = first, .count = max(0, min(p.token_share, p.tokens - first)), .row = row, .expert = 0};
   }
   if (tokens >= *p.tile_count) return {};
   const TokenTile tile = p.tiles[tokens];

@@ -15,6 +15,7 @@ enum class Epilogue { store, add, swiglu };
 struct Product {
   const std::byte* weights = nullptr;
   std::size_t expert_bytes = 0;
+  int matrices = 1;  // experts
   int rows = 0;
   int groups = 0;  // of 64 columns
 
@@ -24,6 +25,7 @@ struct Product {
   const int* tile_count = nullptr;
   int* queue = nullptr;  // of tiles (RouteTiles)
   int tokens = 0;
+  int token_share = 0;  // of them for a tile; the launch sets it
 
   __half* y = nullptr;  // store, swiglu
   int stride = 0;
@@ -35,8 +37,8 @@ struct Product {
 
 /// The kernel for GPUs from sm_80 on, and that for Hopper.
 template <Epilogue epilogue>
-void launch_mma(const Product& product, cudaStream_t stream);
+void launch_mma(Product product, cudaStream_t stream);
 template <Epilogue epilogue>
-void launch_wgmma(const Product& product, cudaStream_t stream);
+void launch_wgmma(Product product, cudaStream_t stream);
 
 }  // namespace calla::cuda

@@ -139,7 +139,7 @@ __global__ void __launch_bounds__(threads) place_kernel(int tokens, Routes route
   }
 
   if (block == 0) {
-    const int share = tokens_of_tile(total);
+    const int share = tokens_of_tile(total, token_tile);
     const int tiles = total == 0 ? 0 : (total + share - 1) / share;
     const int first_tile = sum_before(tiles, scratch);
     for (int i = 0; i < tiles; ++i) {

@@ -54,6 +54,8 @@ __device__ void wgmma(float (&d)[16][4], const std::uint32_t (&a)[4], std::uint6
 // The operands of D, eight fragments (32 registers) at a time.
 #define CALLA_D1(j) "+f"(d[j][0]), "+f"(d[j][1]), "+f"(d[j][2]), "+f"(d[j][3])
 #define CALLA_D4(j) CALLA_D1(j), CALLA_D1(j + 1), CALLA_D1(j + 2), CALLA_D1(j + 3)
+#define CALLA_NAMES_4 "%0,%1,%2,%3"
+#define CALLA_NAMES_8 CALLA_NAMES_4 ",%4,%5,%6,%7"
 #define CALLA_NAMES_16 "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15"
 #define CALLA_NAMES_32 CALLA_NAMES_16 ",%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31"
 #define CALLA_NAMES_48 CALLA_NAMES_32 ",%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47"
@@ -67,6 +69,8 @@ __device__ void wgmma(float (&d)[16][4], const std::uint32_t (&a)[4], std::uint6
                  : __VA_ARGS__                                                                         \
                  : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));                                \
   }
+CALLA_WGMMA(8, CALLA_NAMES_4, 4, 5, 6, 7, 8, CALLA_D1(0))
+CALLA_WGMMA(16, CALLA_NAMES_8, 8, 9, 10, 11, 12, CALLA_D1(0), CALLA_D1(1))
 CALLA_WGMMA(32, CALLA_NAMES_16, 16, 17, 18, 19, 20, CALLA_D4(0))
 CALLA_WGMMA(64, CALLA_NAMES_32, 32, 33, 34, 35, 36, CALLA_D4(0), CALLA_D4(4))
 CALLA_WGMMA(96, CALLA_NAMES_48, 48, 49, 50, 51, 52, CALLA_D4(0), CALLA_D4(4), CALLA_D4(8))
@@ -76,6 +80,8 @@ CALLA_WGMMA(128, CALLA_NAMES_64, 64, 65, 66, 67, 68, CALLA_D4(0), CALLA_D4(4), C
 #undef CALLA_NAMES_48
 #undef CALLA_NAMES_32
 #undef CALLA_NAMES_16
+#undef CALLA_NAMES_8
+#undef CALLA_NAMES_4
 #undef CALLA_D4
 #undef CALLA_D1
 
