@@ -184,12 +184,18 @@ void Prefill<Model>::layer(int index, int slot, int position, int tokens) {
 
 template <class Model>
 void Prefill<Model>::experts(const DeviceLayer& w, int tokens) {
+  const auto follow = [](cudaStream_t follower, const Event& event, cudaStream_t leader) {
+    check(cudaEventRecord(event.get(), leader), "ordering streams");
+    check(cudaStreamWaitEvent(follower, event.get()), "ordering streams");
+  };
+  follow(side_.get(), forked_, stream_);
+  project_swiglu(w.shared_gate_up, normed_.high, tokens, shared_inner_, side_.get());
+  project_answers(w.shared_down, shared_inner_, tokens, shared_answers_, side_.get());
   router_logits(w.router, normed_, tokens, router_, stream_);
   route(router_, tokens, Model::shape.experts, routes_, stream_);
   experts_swiglu(w.expert_gate_up, normed_.high, routes_.as_tiles(), inner_, stream_);
   experts_answers(w.expert_down, inner_, routes_.as_tiles(), answers_, stream_);
-  project_swiglu(w.shared_gate_up, normed_.high, tokens, shared_inner_, stream_);
-  project_answers(w.shared_down, shared_inner_, tokens, shared_answers_, stream_);
+  follow(stream_, joined_, side_.get());
 }
 
 template class Prefill<Qwen36>;

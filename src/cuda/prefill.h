@@ -45,6 +45,10 @@ class Prefill {
   AttentionKernel attention_;
   DeltaKernel delta_kernel_;
   cudaStream_t stream_;
+  // The shared expert is multiplied beside the router, whose kernels leave most of the GPU idle.
+  Stream side_ = make_stream();
+  Event forked_ = make_event();
+  Event joined_ = make_event();
   DeviceArray<std::byte> memory_;
   // Workspace of `chunk_` tokens
   int* tokens_;
