@@ -1,4 +1,4 @@
-// RMSNorm of a row that lies in a warp's registers.
+// RMSNorm of a row that lies in a block's registers, eight neighbouring elements a thread.
 #pragma once
 #include <cuda_fp16.h>
 
@@ -6,20 +6,26 @@
 
 namespace calla::cuda {
 
-/// The sum of a value of each lane, in a fixed order, the same in every lane.
-__device__ inline float warp_sum(float value) {
-#pragma unroll
-  for (int apart = 16; apart > 0; apart /= 2) value += __shfl_xor_sync(~0U, value, apart);
-  return value;
-}
+/// Threads for a row.
+constexpr int row_threads(int hidden) { return hidden / 8; }
 
-/// 1 / sqrt(mean(x^2) + epsilon) of a row, each lane with `count` of its elements.
-template <int count>
-__device__ float rms_factor(const float (&x)[count]) {
+/// 1 / sqrt(mean(x^2) + epsilon) of a row; by all threads of its block. Sums in a fixed order.
+template <int hidden>
+__device__ float rms_factor(const float (&x)[8]) {
+  constexpr int warps = row_threads(hidden) / 32;
+  static_assert(row_threads(hidden) % 32 == 0);
+  __shared__ float sums[warps];
   float sum = 0;
 #pragma unroll
-  for (int i = 0; i < count; ++i) sum = fmaf(x[i], x[i], sum);
-  return 1.0F / sqrtf(warp_sum(sum) / static_cast<float>(32 * count) + rms_norm_epsilon);
+  for (const float value : x) sum = fmaf(value, value, sum);
+#pragma unroll
+  for (int apart = 16; apart > 0; apart /= 2) sum += __shfl_xor_sync(~0U, sum, apart);
+  if (threadIdx.x % 32 == 0) sums[threadIdx.x / 32] = sum;
+  __syncthreads();
+  float total = 0;
+#pragma unroll
+  for (const float of_warp : sums) total += of_warp;
+  return 1.0F / sqrtf(total / static_cast<float>(hidden) + rms_norm_epsilon);
 }
 
 /// Eight floats in half; not clamped: a normed value is at most sqrt(hidden) times its gain.
