@@ -9,7 +9,8 @@
 // straight from global memory, a group ahead. In a group, lane t of a row has k = 16 t .. 16 t + 15 and gives
 // them to the four matrix products in order: any order serves as long as both operands agree, and this one
 // makes 16-byte loads of all. Bytes: 0.5 MB of weights a block from the second-level cache, 8 KB of x a
-// token; bound by the issue of mma.
+// token; bound by the issue of mma. With few tokens a warp is a block and has 16 experts and up to 16 tokens,
+// straight from global memory; each product and each sum is the same.
 #include "cuda/codes.cuh"
 #include "cuda/device.h"
 #include "cuda/gemm_ptx.cuh"
@@ -140,14 +141,14 @@ __device__ void store_logits(const float (&logit)[4], float* logits, int rows, i
   }
 }
 
-/// all_warps: of all rows, in one block or in several.
+/// all_warps: of all rows.
 template <int all_warps>
 __global__ void __launch_bounds__(32 * all_warps)
     router_kernel(ByteRows w, SplitRows x, int tokens, int block_tokens, float* logits) {
   extern __shared__ __align__(128) std::byte memory[];
   const std::uint32_t base = shared_address(memory);
   const int lane = static_cast<int>(threadIdx.x) % 32;
-  const int warp = static_cast<int>(blockIdx.y * blockDim.x + threadIdx.x) / 32;
+  const int warp = static_cast<int>(threadIdx.x) / 32;
   const int first = static_cast<int>(blockIdx.x) * block_tokens;
   const Span span{.first = first, .end = min(first + block_tokens, tokens)};
   const int groups = w.columns / 64;
@@ -229,30 +230,121 @@ __global__ void __launch_bounds__(32 * all_warps)
   }
 }
 
+/// What a lane has of 8 tokens in a group.
+struct TokenWords {
+  uint4 halves[2][2];  // [high, low]
+  float2 sums;
+};
+
+/// The lane's part of 8 tokens; those behind the last are read as the last.
+struct TokenPlaces {
+  std::size_t halves;
+  std::size_t sums[2];
+
+  __device__ TokenPlaces(const ByteRows& w, int token, int tokens, int lane) {
+    const auto of = [&](int t) { return static_cast<std::size_t>(min(t, tokens - 1)); };
+    halves = of(token + lane / 4) * w.columns + 16 * (lane % 4);
+    for (int i = 0; i < 2; ++i) sums[i] = of(token + lane % 4 * 2 + i) * (w.columns / 64);
+  }
+  __device__ TokenWords load(const SplitRows& x, int group) const {
+    TokenWords words;
+    const __half* const parts[2] = {x.high, x.low};
+#pragma unroll
+    for (int part = 0; part < 2; ++part) {
+#pragma unroll
+      for (int i = 0; i < 2; ++i)
+        words.halves[part][i] =
+            __ldg(reinterpret_cast<const uint4*>(parts[part] + halves + group * 64 + 8 * i));
+    }
+    words.sums = {__ldg(x.sums + sums[0] + group), __ldg(x.sums + sums[1] + group)};
+    return words;
+  }
+};
+
+constexpr int few_tokens = 16;  // of a block
+constexpr int few_rows = 16;
+
+/// Everything is loaded `ahead` groups before it is used.
+__global__ void __launch_bounds__(32) router_few_kernel(ByteRows w, SplitRows x, int tokens, float* logits) {
+  constexpr int ahead = 3;
+  const int lane = static_cast<int>(threadIdx.x);
+  const int token = static_cast<int>(blockIdx.x) * few_tokens;
+  const int row = static_cast<int>(blockIdx.y) * few_rows;
+  const int groups = w.columns / 64;
+  const RowPlaces row_place(w, row, lane);
+  const TokenPlaces token_places[2] = {{w, token, tokens, lane}, {w, token + 8, tokens, lane}};
+  RowWords row_words[ahead];
+  TokenWords token_words[ahead][2];
+  const auto load = [&](int group, RowWords& of_rows, TokenWords(&of_tokens)[2]) {
+    if (group >= groups) return;
+    of_rows = row_place.load(group);
+    of_tokens[0] = token_places[0].load(x, group);
+    of_tokens[1] = token_places[1].load(x, group);
+  };
+#pragma unroll
+  for (int i = 0; i < ahead; ++i) load(i, row_words[i], token_words[i]);
+
+  float logit[2][4] = {};
+#pragma unroll 1
+  for (int first = 0; first < groups; first += ahead) {
+#pragma unroll
+    for (int i = 0; i < ahead; ++i) {
+      if (first + i >= groups) continue;
+      const RowOperands operands(row_words[i]);
+      float d[2][2][4] = {};  // [tokens][part]
+      float2 sums[2];
+#pragma unroll
+      for (int j = 0; j < 2; ++j) {
+        const TokenWords& words = token_words[i][j];
+        sums[j] = words.sums;
+#pragma unroll
+        for (int part = 0; part < 2; ++part) {
+          const uint4(&b)[2] = words.halves[part];
+          mma_16816(d[j][part], operands.a[0], b[0].x, b[0].y);
+          mma_16816(d[j][part], operands.a[1], b[0].z, b[0].w);
+          mma_16816(d[j][part], operands.a[2], b[1].x, b[1].y);
+          mma_16816(d[j][part], operands.a[3], b[1].z, b[1].w);
+        }
+      }
+      load(first + i + ahead, row_words[i], token_words[i]);
+#pragma unroll
+      for (int j = 0; j < 2; ++j) operands.add(d[j], sums[j], logit[j]);
+    }
+  }
+#pragma unroll
+  for (int j = 0; j < 2; ++j) store_logits(logit[j], logits, w.rows, row, token + 8 * j, tokens, lane);
+}
+
+void launch_few(const ByteRows& w, const SplitRows& x, int tokens, float* logits, cudaStream_t stream) {
+  const dim3 grid(static_cast<unsigned>((tokens + few_tokens - 1) / few_tokens),
+                  static_cast<unsigned>((w.rows + few_rows - 1) / few_rows));
+  router_few_kernel<<<grid, 32, 0, stream>>>(w, x, tokens, logits);
+  check(cudaGetLastError(), "launching the router");
+}
+
 template <int experts>
-void launch(const ByteRows& w, const SplitRows& x, int tokens, float* logits, cudaStream_t stream) {
+void launch_many(const ByteRows& w, const SplitRows& x, int tokens, float* logits, cudaStream_t stream) {
   constexpr int warps = experts / warp_rows;
   constexpr int shared = stages * stage_bytes;
   const auto kernel = router_kernel<warps>;
   check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared),
         "asking for shared memory");
-  // Few tokens make few blocks: then a block has fewer tokens, or even fewer experts.
+  // Not too many tokens make few blocks: then a block has fewer.
   const int block_tokens = tokens > 2048 ? max_tokens : 16;
-  const int block_warps = tokens > 512 ? warps : 1;
-  const dim3 grid(static_cast<unsigned>((tokens + block_tokens - 1) / block_tokens),
-                  static_cast<unsigned>(warps / block_warps));
-  kernel<<<grid, static_cast<unsigned>(32 * block_warps), shared, stream>>>(w, x, tokens, block_tokens,
-                                                                            logits);
+  const auto blocks = static_cast<unsigned>((tokens + block_tokens - 1) / block_tokens);
+  kernel<<<blocks, 32 * warps, shared, stream>>>(w, x, tokens, block_tokens, logits);
   check(cudaGetLastError(), "launching the router");
 }
 
 }  // namespace
 
 void router_logits(const ByteRows& w, const SplitRows& x, int tokens, float* logits, cudaStream_t stream) {
+  constexpr int most_few = 512;
+  if (tokens <= most_few) return launch_few(w, x, tokens, logits, stream);
   if (w.columns == qwen36_35b.hidden) {
-    launch<qwen36_35b.experts>(w, x, tokens, logits, stream);
+    launch_many<qwen36_35b.experts>(w, x, tokens, logits, stream);
   } else {
-    launch<demo.experts>(w, x, tokens, logits, stream);
+    launch_many<demo.experts>(w, x, tokens, logits, stream);
   }
 }
 
