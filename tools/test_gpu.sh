@@ -14,10 +14,12 @@ build/gpu/tests/cuda_tests --gtest_brief=1
 
 echo "== Quality: the demonstration model against the reference"
 $calla eval tests/data/held_out.jsonl --backend cuda --against reference --max-positions 2048
+$calla eval tests/data/held_out.jsonl --backend cuda --against reference --max-positions 2048 --prefill 16
 $calla eval tests/data/held_out.jsonl --backend cuda --against reference --max-positions 2048 --prefill 64
 
 echo "== Quality: four layers of the 35B's dimensions"
 $calla eval tests/data/held_out.jsonl --backend cuda --synthetic 35b:4 --against reference --max-positions 64
 
 echo "== Speed"
+$calla bench --backend cuda --synthetic 35b --contexts 1,4,16,17,64 --steps 32 --rounds 3
 $calla bench --backend cuda --synthetic 35b --contexts 512,4096,8192,32768,131072 --steps 128 --rounds 2
