@@ -14,6 +14,7 @@
 #include "checkpoint/synthetic.h"
 #include "cuda/device.h"
 #include "cuda/upload.h"
+#include "support/support.h"
 
 namespace calla::cuda {
 namespace {
@@ -262,18 +263,6 @@ TEST(CudaUpload, ThePlanOfThe35bIsItsWeights) {
   EXPECT_NEAR(static_cast<double>(device_bytes(qwen36_35b)), 19.4e9, 0.2e9);
 }
 
-/// A file of its own that is gone with it.
-class TemporaryFile {
- public:
-  TemporaryFile() : path_(std::filesystem::temp_directory_path() / "calla_pack_test.bin") {}
-  ~TemporaryFile() { std::filesystem::remove(path_); }
-  TemporaryFile(const TemporaryFile&) = delete;
-  const std::filesystem::path& path() const { return path_; }
-
- private:
-  std::filesystem::path path_;
-};
-
 class MappedPages final : public WeightPages {
  public:
   std::span<const std::byte> mapping(std::span<const std::byte> bytes) const override { return bytes; }
@@ -325,8 +314,8 @@ Weights in_file(Weights weights, const std::filesystem::path& path) {
 }
 
 TEST(CudaUpload, AMappedFileArrivesFromOddPlaces) {
-  const TemporaryFile file;
-  const Weights weights = in_file(synthetic_weights(demo), file.path());
+  const test::TemporaryFolder folder;
+  const Weights weights = in_file(synthetic_weights(demo), folder.path() / "weights");
   expect_weights(upload_weights(weights, demo, {}), weights, 3);
 }
 
@@ -339,8 +328,8 @@ double seconds_of(const Weights& weights, const Shape& shape, DeviceWeights& dev
 TEST(CudaUploadBenchmark, FourLayersOfThe35b) {
   const Shape shape = with_layers(qwen36_35b, 4);
   const Weights synthetic = synthetic_weights(shape);
-  const TemporaryFile file;
-  const Weights mapped = in_file(synthetic, file.path());
+  const test::TemporaryFolder folder;
+  const Weights mapped = in_file(synthetic, folder.path() / "weights");
   DeviceWeights device;
   const double bytes = static_cast<double>(device_bytes(shape));
   for (int run = 0; run < 3; ++run) {

@@ -1,6 +1,5 @@
 #include "support/support.h"
 
-#include <atomic>
 #include <cstdlib>
 #include <fstream>
 #include <sstream>
@@ -67,10 +66,10 @@ fs::path unpacked(const fs::path& xz_file) {
 }
 
 TemporaryFolder::TemporaryFolder() {
-  static std::atomic<int> count{0};
-  path_ = fs::temp_directory_path() /
-          ("calla-test-" + std::to_string(::getpid()) + "-" + std::to_string(count++));
-  fs::create_directories(path_);
+  // Made under a name that nothing has: a process's number may be that of one that left its folders behind.
+  std::string name = fs::temp_directory_path() / "calla-test-XXXXXX";
+  if (::mkdtemp(name.data()) == nullptr) throw std::runtime_error("no temporary folder: " + name);
+  path_ = name;
 }
 
 TemporaryFolder::~TemporaryFolder() {
