@@ -64,12 +64,10 @@ __global__ __launch_bounds__(threads, 5) void delta_kernel(DeviceLayer layer, De
     wait_for_predecessor();
     return;
   }
-  float* const recurrent = state.recurrent[slot] + delta_layer * recurrent_elements<S>() +
-                           (static_cast<std::size_t>(head) * head_dim + part * columns_of_block) * head_dim;
+  float* const recurrent =
+      state_of_block(state.recurrent[slot] + delta_layer * recurrent_elements<S>(), head, part);
   float4 s[columns_of_warp];
-#pragma unroll
-  for (int c = 0; c < columns_of_warp; ++c)
-    s[c] = reinterpret_cast<const float4*>(recurrent + (warp * columns_of_warp + c) * head_dim)[lane];
+  load_state(s, recurrent);
 
   const bool active = state.active[row] != 0;
   const int position = state.positions[slot] - 1;
@@ -116,11 +114,7 @@ __global__ __launch_bounds__(threads, 5) void delta_kernel(DeviceLayer layer, De
     state.mixed[static_cast<std::size_t>(row) * S.delta_value_dim() + head * head_dim + own_column] =
         own_output.o * gain * silu(z);
   advance(s, k, own_output.u, decay);
-  if (active) {
-#pragma unroll
-    for (int c = 0; c < columns_of_warp; ++c)
-      reinterpret_cast<float4*>(recurrent + (warp * columns_of_warp + c) * head_dim)[lane] = s[c];
-  }
+  if (active) store_state(s, recurrent);
   const float sum_of_squares = squares_of_warp(own_output.o);
   if (lane == 0) squares[warp] = sum_of_squares;
   __syncthreads();

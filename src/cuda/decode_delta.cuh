@@ -81,6 +81,24 @@ __device__ inline float sum_of_own(const float (&values)[8]) {
   return one;
 }
 
+/// Where a block's part of a slot's state begins, and a thread's elements of it.
+__device__ inline float* state_of_block(float* of_layer, int head, int part) {
+  return of_layer +
+         (static_cast<std::size_t>(head) * head_dim + static_cast<std::size_t>(part * columns_of_block)) *
+             head_dim;
+}
+__device__ inline void load_state(float4 (&s)[columns_of_warp], const float* of_block) {
+#pragma unroll
+  for (int c = 0; c < columns_of_warp; ++c)
+    s[c] =
+        reinterpret_cast<const float4*>(of_block + (warp_id() * columns_of_warp + c) * head_dim)[lane_id()];
+}
+__device__ inline void store_state(const float4 (&s)[columns_of_warp], float* of_block) {
+#pragma unroll
+  for (int c = 0; c < columns_of_warp; ++c)
+    reinterpret_cast<float4*>(of_block + (warp_id() * columns_of_warp + c) * head_dim)[lane_id()] = s[c];
+}
+
 /// What a step makes of a lane's own column: all lanes of a column have the same.
 struct Output {
   float o;

@@ -45,12 +45,10 @@ __global__ __launch_bounds__(threads) void sequence_kernel(DeviceLayer layer, De
   const int slot = state.slots[0];
   const int count = state.behind[0] + 1;
   const int position = state.positions[slot] - count;  // of the first token
-  float* const recurrent = state.recurrent[slot] + delta_layer * recurrent_elements<S>() +
-                           (static_cast<std::size_t>(head) * head_dim + part * columns_of_block) * head_dim;
+  float* const recurrent =
+      state_of_block(state.recurrent[slot] + delta_layer * recurrent_elements<S>(), head, part);
   float4 s[columns_of_warp];
-#pragma unroll
-  for (int c = 0; c < columns_of_warp; ++c)
-    s[c] = reinterpret_cast<const float4*>(recurrent + (warp * columns_of_warp + c) * head_dim)[lane];
+  load_state(s, recurrent);
 
   const float* const window = state.windows[slot] + delta_layer * window_elements<S>();
   const auto before = [&](int channel, int back) {
@@ -134,9 +132,7 @@ __global__ __launch_bounds__(threads) void sequence_kernel(DeviceLayer layer, De
     const float sum_of_squares = squares_of_warp(output.o);
     if (lane == 0) squares[row][warp] = sum_of_squares;
   }
-#pragma unroll
-  for (int c = 0; c < columns_of_warp; ++c)
-    reinterpret_cast<float4*>(recurrent + (warp * columns_of_warp + c) * head_dim)[lane] = s[c];
+  store_state(s, recurrent);
   __syncthreads();
   if (thread < count)
     state.squares[(thread * S.delta_value_heads + head) * parts + part] =
