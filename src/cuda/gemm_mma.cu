@@ -18,6 +18,13 @@ constexpr int weight_bytes = row_tile / tile_rows * tile_bytes;
 constexpr int stage_bytes = token_bytes + weight_bytes;
 static_assert(stage_bytes % 128 == 0 && staging_bytes <= stages * stage_bytes);
 
+/// Where the 16 x 64 tile of a row, a multiple of 16, and a group begins.
+__device__ const std::byte* weights_at(const Product& p, int expert, int row, int group) {
+  const std::size_t tile = static_cast<std::size_t>(row / tile_rows) * static_cast<std::size_t>(p.groups) +
+                           static_cast<std::size_t>(group);
+  return p.weights + static_cast<std::size_t>(expert) * p.expert_bytes + tile * tile_bytes;
+}
+
 /// Copies a step's tokens and weights into a stage.
 __device__ void load_stage(const Product& p, const Tile& tile, const __half* const (&rows)[4], int group,
                            std::uint32_t stage) {

@@ -35,13 +35,6 @@ __device__ Tile tile_at(const Product& p, int index) {
   return {.first = tile.first, .count = tile.count, .row = row, .expert = tile.expert};
 }
 
-/// Where the 16 x 64 tile of a row, a multiple of 16, and a group begins.
-__device__ inline const std::byte* weights_at(const Product& p, int expert, int row, int group) {
-  const std::size_t tile = static_cast<std::size_t>(row / tile_rows) * static_cast<std::size_t>(p.groups) +
-                           static_cast<std::size_t>(group);
-  return p.weights + static_cast<std::size_t>(expert) * p.expert_bytes + tile * tile_bytes;
-}
-
 /// The row of x that a route reads.
 __device__ inline int source_row(const Product& p, int route) {
   return p.sources != nullptr ? p.sources[route] : route;
