@@ -19,6 +19,7 @@
 #include "cuda/decode.h"
 #include "cuda/gemm_matrices.h"
 #include "cuda/launch.h"
+#include "cuda/model_types.h"
 
 namespace calla::cuda {
 namespace {
@@ -27,13 +28,6 @@ constexpr int top = Shape::experts_per_token;
 
 template <class Model>
 class DecodeMany : public testing::Test {};
-struct ModelNames {
-  template <class Model>
-  static std::string GetName(int) {
-    return same_model(Model::shape, demo) ? "Demo" : "Qwen36";
-  }
-};
-using Models = testing::Types<Demo, Qwen36>;
 TYPED_TEST_SUITE(DecodeMany, Models, ModelNames);
 
 std::size_t size(int extent) { return static_cast<std::size_t>(extent); }

@@ -12,19 +12,13 @@
 #include "cuda/decode.h"
 #include "cuda/launch.h"
 #include "cuda/mixer_support.h"
+#include "cuda/model_types.h"
 
 namespace calla::cuda {
 namespace {
 
 template <class Model>
 class DecodeSequence : public testing::Test {};
-struct ModelNames {
-  template <class Model>
-  static std::string GetName(int) {
-    return same_model(Model::shape, demo) ? "Demo" : "Qwen36";
-  }
-};
-using Models = testing::Types<Demo, Qwen36>;
 TYPED_TEST_SUITE(DecodeSequence, Models, ModelNames);
 
 std::size_t size(int extent) { return static_cast<std::size_t>(extent); }
