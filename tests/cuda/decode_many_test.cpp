@@ -1,5 +1,6 @@
-// Decode of many rows: each has the bits that it has alone, rows that do not run go to no expert, and a sum
-// over the experts that a sort finds is what plain loops in double make it.
+// The products of decode. Of many rows each has the bits that it has alone, rows that do not run go to no
+// expert, and projections and a sum over the experts that a sort finds are what plain loops in double make
+// it.
 #include <algorithm>
 #include <array>
 #include <cmath>
@@ -19,6 +20,8 @@
 #include "cuda/decode.h"
 #include "cuda/gemm_matrices.h"
 #include "cuda/launch.h"
+#include "cuda/mixer_references.h"
+#include "cuda/mixer_support.h"
 #include "cuda/model_types.h"
 
 namespace calla::cuda {
@@ -31,14 +34,6 @@ class DecodeMany : public testing::Test {};
 TYPED_TEST_SUITE(DecodeMany, Models, ModelNames);
 
 std::size_t size(int extent) { return static_cast<std::size_t>(extent); }
-
-std::vector<float> normal_values(int count, float mean, float deviation, unsigned seed) {
-  std::mt19937 random(seed);
-  std::normal_distribution<float> distribution(mean, deviation);
-  std::vector<float> values(size(count));
-  for (float& value : values) value = distribution(random);
-  return values;
-}
 
 /// Steps are launched as the program does it: as a chain in a stream of their own.
 cudaStream_t stream() {
@@ -339,7 +334,7 @@ std::vector<double> swiglu(const RandomMatrices& w, int expert, const std::vecto
   for (int channel = 0; channel < w.rows / 2; ++channel) {
     const double gate = products[size(channel / 8 * 16 + channel % 8)];
     const double up = products[size(channel / 8 * 16 + 8 + channel % 8)];
-    inner.push_back(gate / (1 + std::exp(-gate)) * up);
+    inner.push_back(silu_of(gate) * up);
   }
   return inner;
 }
@@ -379,6 +374,57 @@ TYPED_TEST(DecodeMany, EqualExpertsAreTakenInTheirOrder) {
   }
 }
 
+std::vector<double> normed_by(const std::vector<float>& gain, const std::vector<float>& x) {
+  double squares = 0;
+  for (const float value : x) squares += double{value} * value;
+  const double rms = std::sqrt(squares / static_cast<double>(x.size()) + rms_norm_epsilon);
+  std::vector<double> normed;
+  for (std::size_t i = 0; i < x.size(); ++i) normed.push_back(x[i] * gain[i] / rms);
+  return normed;
+}
+
+TYPED_TEST(DecodeMany, ProjectionsAsInDouble) {
+  using Model = TypeParam;
+  const Layer<Model>& w = layer<Model>();
+  const Inputs all = inputs<Model>(most_rows);
+  const auto product = [](const RandomMatrices& matrix, const std::vector<double>& x, int row) {
+    std::vector<double> weights;
+    matrix.row_of(0, row, weights);
+    return std::inner_product(weights.begin(), weights.end(), x.begin(), 0.0);
+  };
+  for (const Stage<Model>& stage : stages<Model>()) {
+    const std::string name = stage.name;
+    if (name == "experts") continue;
+    for (const int rows : {1, 3, 16}) {
+      const Step<Model> step(all, first_rows(rows), {}, stage.mixed_width);
+      stage.run(step.state, rows);
+      const int row = rows - 1;
+      const std::vector<float>& x = all.x[size(row)];
+      const std::vector<float> got = stage.result(step, row);
+      const bool out = name.starts_with("output");
+      const RandomMatrices& matrix = !out ? w.in : name.ends_with("DeltaNet") ? w.out_delta : w.out_attention;
+      std::vector<double> activations = normed_by(w.gain, x);
+      if (out) {
+        activations.assign(all.mixed[size(row)].begin(), all.mixed[size(row)].begin() + matrix.columns);
+        if (name.ends_with("DeltaNet")) {
+          for (std::size_t i = 0; i < activations.size(); ++i) {
+            const float* const squares = all.squares[size(row)].data() + i / Shape::delta_head_dim * 4;
+            const double sum = double{squares[0]} + squares[1] + squares[2] + squares[3];
+            activations[i] /= std::sqrt(sum / Shape::delta_head_dim + rms_norm_epsilon);
+          }
+        }
+      }
+      RelativeError error;
+      for (int i = 0; i < static_cast<int>(got.size()); ++i) {
+        const double residual = out ? x[size(i)] : 0;
+        error.add(got[size(i)] - residual, product(matrix, activations, i));
+      }
+      // Activations of 22 bits, sums of float32, and with a residual its rounding.
+      EXPECT_LT(error.value(), 1e-5) << name << ", " << rows << " rows";
+    }
+  }
+}
+
 TYPED_TEST(DecodeMany, ExpertsAsInDouble) {
   using Model = TypeParam;
   constexpr Shape S = Model::shape;
@@ -388,11 +434,7 @@ TYPED_TEST(DecodeMany, ExpertsAsInDouble) {
   decode_experts<Model>(stream(), w.layer, step.state, most_rows);
   for (const int row : {0, 6, 15}) {
     const std::vector<float>& x = all.x[size(row)];
-    double squares = 0;
-    for (const float value : x) squares += double{value} * value;
-    std::vector<double> normed;
-    for (std::size_t i = 0; i < x.size(); ++i)
-      normed.push_back(x[i] * w.gain[i] / std::sqrt(squares / S.hidden + rms_norm_epsilon));
+    const std::vector<double> normed = normed_by(w.gain, x);
     std::vector<float> logits;
     std::vector<double> low;
     std::vector<double> high;
@@ -417,7 +459,7 @@ TYPED_TEST(DecodeMany, ExpertsAsInDouble) {
       const int expert = choice.experts[size(i)];
       add(w.down, expert, swiglu(w.gate_up, expert, normed), choice.shares[size(i)]);
     }
-    add(w.shared_down, 0, swiglu(w.shared_gate_up, 0, normed), 1 / (1 + std::exp(-double{logits.back()})));
+    add(w.shared_down, 0, swiglu(w.shared_gate_up, 0, normed), sigmoid_of(logits.back()));
     const std::vector<float> got = step.row_of(step.x, row, S.hidden);
     double wrong = 0;
     double norm = 0;

@@ -6,6 +6,7 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
+#include "cuda/mixer_references.h"
 #include "cuda/mixer_support.h"
 #include "cuda/state.h"
 
@@ -118,8 +119,6 @@ Outputs run(const Inputs<S>& in, int piece, DeltaKernel kernel) {
   return {on_host(y), on_host(state), on_host(window)};
 }
 
-double silu(double x) { return x / (1 + std::exp(-x)); }
-
 /// The recurrence token by token in double. Operands have 11 bits: a product's relative error is about 2^-12,
 /// and what sums of many such products leave of it about 5e-4.
 template <Shape S>
@@ -140,56 +139,33 @@ void expect_recurrence(const Inputs<S>& in, const Outputs& got, double tolerance
                  : in.window[static_cast<std::size_t>((in.position + t) % taps) * channels + c];
       sum += x * in.convolution[c * taps + static_cast<std::size_t>(tap)];
     }
-    return silu(sum);
+    return silu_of(sum);
   };
   in_parallel(heads, [&](int h) {
     const auto head = static_cast<std::size_t>(h);
     const int key_head = h * S.delta_key_heads / heads;
-    std::vector<double> state(in.state.begin() + h * dim * dim, in.state.begin() + (h + 1) * dim * dim);
+    DeltaHead reference(std::span(in.state).subspan(head * dim * dim, dim * dim));
     for (int t = 0; t < in.tokens; ++t) {
-      std::array<double, dim> q{};
-      std::array<double, dim> k{};
-      std::array<double, dim> o{};
-      double q_squares = 1e-6;
-      double k_squares = 1e-6;
-      for (int i = 0; i < dim; ++i) {
-        const auto at = static_cast<std::size_t>(i);
-        q[at] = convolved(t, key_head * dim + i);
-        k[at] = convolved(t, S.delta_key_dim() + key_head * dim + i);
-        q_squares += q[at] * q[at];
-        k_squares += k[at] * k[at];
-      }
-      for (double& x : q) x /= std::sqrt(q_squares * dim);
-      for (double& x : k) x /= std::sqrt(k_squares);
+      const auto row_from = [&](int channel) {
+        DeltaRow row{};
+        for (int i = 0; i < dim; ++i) row[static_cast<std::size_t>(i)] = convolved(t, channel + i);
+        return row;
+      };
       const std::size_t gate = static_cast<std::size_t>(t) * 2 * heads + head;
-      const double x = in.gates[gate] + in.dt_bias[head];
-      const double decay = std::exp(-std::exp(in.a_log[head]) * std::log1p(std::exp(x)));
-      const double beta = 1 / (1 + std::exp(-in.gates[gate + heads]));
-      double squares = 0;
-      for (int j = 0; j < dim; ++j) {
-        double* const row = state.data() + j * dim;
-        double predicted = 0;
-        for (std::size_t i = 0; i < dim; ++i) {
-          row[i] *= decay;
-          predicted += row[i] * k[i];
-        }
-        const double update = (convolved(t, 2 * S.delta_key_dim() + h * dim + j) - predicted) * beta;
-        double& out = o[static_cast<std::size_t>(j)];
-        for (std::size_t i = 0; i < dim; ++i) {
-          row[i] += k[i] * update;
-          out += row[i] * q[i];
-        }
-        squares += out * out;
-      }
+      const DeltaRow o =
+          reference.step(row_from(key_head * dim), row_from(S.delta_key_dim() + key_head * dim),
+                         row_from(2 * S.delta_key_dim() + h * dim), in.gates[gate], in.gates[gate + heads],
+                         in.a_log[head], in.dt_bias[head]);
+      const double rms = rms_of(o);
       for (std::size_t j = 0; j < dim; ++j) {
         const std::size_t column = head * dim + j;
         const double z = __half2float(in.projected[static_cast<std::size_t>(t) * width + channels + column]);
-        const double expected = o[j] / std::sqrt(squares / dim + 1e-6) * in.norm[j] * silu(z);
+        const double expected = o[j] / rms * in.norm[j] * silu_of(z);
         y_errors[head].add(__half2float(got.y[static_cast<std::size_t>(t) * heads * dim + column]), expected);
       }
     }
-    for (std::size_t i = 0; i < state.size(); ++i)
-      state_errors[head].add(got.state[head * dim * dim + i], state[i]);
+    for (std::size_t i = 0; i < reference.state().size(); ++i)
+      state_errors[head].add(got.state[head * dim * dim + i], reference.state()[i]);
   });
 
   RelativeError y_error;
@@ -244,6 +220,7 @@ TEST_P(DeltaPrefillTest, IsTheRecurrenceAtEveryPosition) {
 }
 TEST_P(DeltaPrefillTest, IsTheRecurrenceOverManyChunks) {
   expect_recurrence<qwen36_35b>(GetParam(), 1000, 1000);
+  expect_recurrence<qwen36_35b>(GetParam(), 8193, 0);
 }
 TEST_P(DeltaPrefillTest, IsTheRecurrenceOfTheDemo) {
   for (const int tokens : {1, 64, 65, 1000}) expect_recurrence<demo>(GetParam(), tokens, 3);

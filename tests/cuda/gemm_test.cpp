@@ -239,6 +239,10 @@ TEST(Gemm, MatricesOfTheModel) {
   test_matrix(Path::own, 2048, 4096, 2048, 257);    // out-projections
   test_matrix(Path::own, 2048, 4096, 2048, 8);
 }
+TEST(Gemm, TilesOfEverySize) {
+  for (const int tokens : {2, 15, 17, 31, 33, 63, 65, 95, 97, 127, 129, 383, 513, 8193})
+    test_matrix(Path::own, 2048, 4096, 2048, tokens);
+}
 TEST(Gemm, MatricesOfTheDemo) {
   test_matrix(Path::own, 3088, 512, 3072, 385);
   test_matrix(Path::own, 4608, 512, 4608, 64);
