@@ -17,8 +17,9 @@
 
 namespace calla::cuda {
 
-/// Splits of the context that attention is spread over, for each KV head of each row.
-inline constexpr int attention_splits = 64;
+/// Splits of the context that attention is spread over, for each KV head of each row: with two of them a
+/// block for each SM of an H200.
+inline constexpr int attention_splits = 66;
 
 /// Sums of squares that a head of DeltaNet leaves.
 inline constexpr int delta_squares = 4;

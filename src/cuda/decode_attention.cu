@@ -3,12 +3,15 @@
 //   q, k = turned (RoPE) norms;  o = softmax(q K' / 16) V;  mixed = sigmoid(gate) o
 // Shapes: a split of the positions is whole tiles of 64 keys, so many that all splits together cover the
 // context; a block has one of them for a KV head of a row, and with more rows several, `gridDim.x` apart; a
-// warp takes eight keys of each tile for the eight query heads that share them. Then one block a head merges
-// the splits. Where splits begin depends on the position alone.
-// Rounding: keys and values are bfloat16; queries are split into two bfloat16 (17 bits), in the two halves of
-// the matrix instruction's 16 rows; softmax and the sum over values are float32.
+// warp takes eight keys of each tile for the eight query heads that share them, and brings them through
+// shared memory by itself, so that warps wait for each other only at the end of a split. Then one block a
+// head merges the splits. Where splits begin depends on the position alone.
+// Rounding: keys and values are bfloat16; queries and the weights of values are split into two bfloat16 (17
+// bits), in the two halves of the matrix instructions' 16 rows; all sums are float32.
 // Bytes moved: 1 KB a position and KV head, once. Bound by them from some thousand positions on, before by
 // the two phases.
+#include <type_traits>
+
 #include <cuda_bf16.h>
 #include <cuda_runtime.h>
 
@@ -16,6 +19,7 @@
 #include "cuda/decode_rows.cuh"
 #include "cuda/launch.h"
 #include "cuda/linear.cuh"
+#include "cuda/mixer_ptx.cuh"
 
 namespace calla::cuda {
 namespace {
@@ -90,14 +94,36 @@ __device__ void store_bf16(__nv_bfloat16* at, const float (&values)[lane_dims]) 
                                              pack_bf16(values[6], values[7])};
 }
 
+/// A warp's eight keys of a tile, or their values, in shared memory.
+constexpr int pieces = head_dim / 8;  // of 16 bytes, of a key
+using WarpRows = uint4[warp_keys * pieces];
+
+/// Where a piece lies: neither eight keys' same pieces nor two keys' neighbouring four meet in a bank.
+__device__ int piece_at(int key, int piece) { return key * pieces + (piece ^ (key % 2 * 4 + key / 2)); }
+
+/// What the warps put out lies where the tile was if a block has one split, and has a place of its own if the
+/// next one's tile is already on its way.
+template <bool OneSplit>
 struct SharedMemory {
+  static constexpr int output_stride = head_dim + 8;  // so that heads begin in other banks
+  using Outputs = float[warps][heads_of_block][output_stride];
+  struct Tile {
+    WarpRows keys[warps];
+    WarpRows values[warps];
+  };
+  union OneAfterTheOther {
+    Tile tile;
+    Outputs outputs;
+  };
+  struct SideBySide {
+    Tile tile;
+    Outputs outputs;
+  };
+  std::conditional_t<OneSplit, OneAfterTheOther, SideBySide> split;
   uint4 queries[steps][warp_threads];  // fragments of the A operand
-  float weights[warps][warp_keys][heads_of_block];
-  float corrections[warps][heads_of_block];
   float peaks[warps][heads_of_block];
   float sums[warps][heads_of_block];
   float factors[warps][heads_of_block];  // of a warp's part of the block's result
-  float outputs[warps][heads_of_block][head_dim];
 };
 
 /// Four neighbouring dims of a query go to one instruction: two at its columns 2 t, two at 2 t + 8; so a
@@ -108,18 +134,85 @@ __device__ uint4 query_fragment(const float* q) {
           pack_bf16(q[2] - high[2], q[3] - high[3])};
 }
 
-/// Eight keys of a tile: this thread's part of key lane / 4, in the order of the query fragments.
-__device__ void load_keys(uint4 (&keys)[8], const __nv_bfloat16* first) {
-  const auto* key = reinterpret_cast<const uint4*>(first + lane_id() / 4 * head_dim) + lane_id() % 4;
+/// The warp starts to copy eight neighbouring keys or values, of which those from `count` on are zeros.
+__device__ void copy_rows(WarpRows& to, const __nv_bfloat16* from, int count) {
 #pragma unroll
-  for (int chunk = 0; chunk < 8; ++chunk) keys[chunk] = key[4 * chunk];
+  for (int key = 0; key < warp_keys; ++key)
+    copy_async(shared_address(to + piece_at(key, lane_id())), from + key * head_dim + lane_id() * 8,
+               key < count ? 16 : 0);
 }
-/// Their values: this thread's eight dims of each.
-__device__ void load_values(uint4 (&values)[8], const __nv_bfloat16* first) {
+
+/// The scores of eight keys: a lane has those of head lane / 4 and of the keys 2 (lane % 4) and the next.
+__device__ float2 scores_of(const WarpRows& keys, const uint4 (&queries)[steps][warp_threads]) {
+  const int lane = lane_id();
+  float parts[4][4] = {};  // sums that do not wait for each other
 #pragma unroll
-  for (int key = 0; key < 8; ++key)
-    values[key] = reinterpret_cast<const uint4*>(first + key * head_dim)[lane_id()];
+  for (int chunk = 0; chunk < 8; ++chunk) {
+    const uint4 key = keys[piece_at(lane / 4, 4 * chunk + lane % 4)];
+    const uint4 a0 = queries[2 * chunk][lane];
+    const uint4 a1 = queries[2 * chunk + 1][lane];
+    mma_16816_bf16(parts[chunk % 2 * 2], {a0.x, a0.y, a0.z, a0.w}, key.x, key.y);
+    mma_16816_bf16(parts[chunk % 2 * 2 + 1], {a1.x, a1.y, a1.z, a1.w}, key.z, key.w);
+  }
+  const auto score = [&](int i) { return parts[0][i] + parts[1][i] + (parts[2][i] + parts[3][i]); };
+  return {score(0) + score(2), score(1) + score(3)};
 }
+
+/// What a warp has made of the keys so far, of a lane's head lane / 4: the largest score, the lane's part of
+/// the sum of weights, and the weighted sums of values, once for each half of the weights: of the dims 8 i +
+/// 2 (lane % 4) and the next, those of the higher halves in [i][0] and [1], of the lower ones behind.
+struct Running {
+  float peak = -INFINITY;
+  float sum = 0;
+  float output[pieces][4] = {};
+
+  /// The weights of two keys with these scores, relative to the new peak.
+  __device__ float2 weigh(const float2& scores) {
+    float highest = fmaxf(scores.x, scores.y);
+    highest = fmaxf(highest, __shfl_xor_sync(0xFFFFFFFFU, highest, 1));
+    highest = fmaxf(highest, __shfl_xor_sync(0xFFFFFFFFU, highest, 2));
+    const float next_peak = fmaxf(peak, highest);
+    const bool empty = next_peak == -INFINITY;  // the warp has had no key yet
+    const float correction = empty ? 1.0F : exp2f(peak - next_peak);
+    const float2 weights{empty ? 0.0F : exp2f(scores.x - next_peak),
+                         empty ? 0.0F : exp2f(scores.y - next_peak)};
+    sum = sum * correction + weights.x + weights.y;
+    if (__any_sync(0xFFFFFFFFU, next_peak != peak) != 0) {
+#pragma unroll
+      for (auto& sums : output) {
+#pragma unroll
+        for (float& value : sums) value *= correction;
+      }
+    }
+    peak = next_peak;
+    return weights;
+  }
+
+  __device__ void add(const WarpRows& values, const float2& weights) {
+    const int lane = lane_id();
+    const float2 high{rounded_bf16(weights.x), rounded_bf16(weights.y)};
+    const std::uint32_t a0 = pack_bf16(high.x, high.y);
+    const std::uint32_t a1 = pack_bf16(weights.x - high.x, weights.y - high.y);
+#pragma unroll
+    for (int i = 0; i < pieces; i += 4) {
+      const uint4 b =
+          load_matrices_transposed(shared_address(values + piece_at(lane % warp_keys, i + lane / warp_keys)));
+      mma_1688_bf16(output[i], a0, a1, b.x);
+      mma_1688_bf16(output[i + 1], a0, a1, b.y);
+      mma_1688_bf16(output[i + 2], a0, a1, b.z);
+      mma_1688_bf16(output[i + 3], a0, a1, b.w);
+    }
+  }
+
+  /// Into the warp's place: [head][dim].
+  template <std::size_t Stride>
+  __device__ void store(float (&out)[heads_of_block][Stride]) const {
+    const int lane = lane_id();
+    auto* const mine = reinterpret_cast<float2*>(out[lane / 4]) + lane % 4;
+#pragma unroll
+    for (int i = 0; i < pieces; ++i) mine[4 * i] = {output[i][0] + output[i][2], output[i][1] + output[i][3]};
+  }
+};
 
 /// Appends a row's key (by warp 0) and value (by warp 1) of a KV head to its pages.
 template <class Model>
@@ -156,12 +249,12 @@ __global__ __launch_bounds__(2 * warp_threads) void append_kernel(DeviceLayer la
                 position_of(state, row, slot));
 }
 
-template <class Model>
+template <class Model, bool OneSplit>
 __global__ __maxnreg__(168) void attention_kernel(DeviceLayer layer, DecodeState state, int attention_layer) {
   constexpr Shape S = Model::shape;
   static_assert(S.attention_heads == heads_of_block * S.kv_heads);
   extern __shared__ __align__(16) unsigned char raw[];
-  SharedMemory& shared = *reinterpret_cast<SharedMemory*>(raw);
+  auto& shared = *reinterpret_cast<SharedMemory<OneSplit>*>(raw);
   const auto first_split = static_cast<int>(blockIdx.x);
   const auto step = static_cast<int>(gridDim.x);  // from a split of the block to its next
   const int kv_head = static_cast<int>(blockIdx.y);
@@ -187,15 +280,41 @@ __global__ __maxnreg__(168) void attention_kernel(DeviceLayer layer, DecodeState
   const bool has_newest = !state.sequence && (splits.count() - 1 - first_split) % step == 0;
   const int first_new = position - (state.sequence ? row : 0);
   const Turn query_turn(layer.q_norm, state.turns + row * Shape::rotary_dim);
-  const auto keys_at = [&](int tile) {
-    return pages[tile * tile_keys / page_positions] +
-           static_cast<std::size_t>(tile * tile_keys % page_positions + warp * warp_keys) * head_dim;
+
+  WarpRows& keys = shared.split.tile.keys[warp];
+  WarpRows& values = shared.split.tile.values[warp];
+  // The tiles of the block, one split's behind the other's.
+  struct Place {
+    int split;
+    int tile;
   };
-  uint4 keys[8];
+  const auto go_on = [&](Place& place) {
+    ++place.tile;
+    if (place.tile < (place.split + 1) * splits.of_split) return;
+    place.split += step;
+    place.tile = place.split * splits.of_split;
+  };
+  // Where a warp's keys of a tile begin; null behind the last tile.
+  const auto rows_of = [&](const Place& place) -> const __nv_bfloat16* {
+    if (place.tile >= splits.tiles) return nullptr;
+    return pages[place.tile * tile_keys / page_positions] +
+           static_cast<std::size_t>(place.tile * tile_keys % page_positions + warp * warp_keys) * head_dim;
+  };
+  const auto copy = [&](WarpRows& to, std::size_t offset, const Place& place, const __nv_bfloat16* rows) {
+    if (rows != nullptr)
+      copy_rows(to, rows + offset, position + 1 - place.tile * tile_keys - warp * warp_keys);
+    commit_copies();
+  };
+  Place next{first_split, first_split * splits.of_split};
+  const auto start = [&] {
+    const __nv_bfloat16* const rows = rows_of(next);
+    copy(keys, keys_offset, next, rows);
+    copy(values, values_offset, next, rows);
+    go_on(next);
+  };
   // All but the step's own keys are there already.
-  const int begin = first_split * splits.of_split;
-  const bool early = (begin + 1) * tile_keys <= first_new;
-  if (early) load_keys(keys, keys_at(begin) + keys_offset);
+  const bool early = (next.tile + 1) * tile_keys <= first_new;
+  if (early) start();
   release_successor();
   wait_for_predecessor();
 
@@ -213,88 +332,41 @@ __global__ __maxnreg__(168) void attention_kernel(DeviceLayer layer, DecodeState
     append<Model>(layer, state, row, kv_head, pages, attention_layer, position);
   }
   __syncthreads();
+  if (!early) start();
 
-  const int g = lane / 4;
-  const int t = lane % 4;
-  if (!early) load_keys(keys, keys_at(begin) + keys_offset);
   for (int split = first_split; split < splits.count(); split += step) {
     const int first_tile = split * splits.of_split;
     const int last_tile = min(first_tile + splits.of_split, splits.tiles);
-    if (split != first_split) __syncthreads();  // the last one has been read
-    float peak = -INFINITY;                     // of query head g, as are correction and sum
-    float sum = 0;
-    float output[heads_of_block][lane_dims] = {};
+    Running running;
     for (int tile = first_tile; tile < last_tile; ++tile) {
-      uint4 values[8];
-      load_values(values, keys_at(tile) + values_offset);
-      float parts[4][4] = {};  // sums that do not wait for each other
-#pragma unroll
-      for (int chunk = 0; chunk < 8; ++chunk) {
-        const uint4 a0 = shared.queries[2 * chunk][lane];
-        const uint4 a1 = shared.queries[2 * chunk + 1][lane];
-        mma_16816_bf16(parts[chunk % 2 * 2], {a0.x, a0.y, a0.z, a0.w}, keys[chunk].x, keys[chunk].y);
-        mma_16816_bf16(parts[chunk % 2 * 2 + 1], {a1.x, a1.y, a1.z, a1.w}, keys[chunk].z, keys[chunk].w);
-      }
-      const auto score = [&](int i) { return parts[0][i] + parts[1][i] + (parts[2][i] + parts[3][i]); };
-      const int next_tile = tile + 1 < last_tile ? tile + 1 : (split + step) * splits.of_split;
-      if (next_tile < splits.tiles) load_keys(keys, keys_at(next_tile) + keys_offset);
-
-      const int key = tile * tile_keys + warp * warp_keys + 2 * t;
-      const float score0 = key <= position ? score(0) + score(2) : -INFINITY;
-      const float score1 = key + 1 <= position ? score(1) + score(3) : -INFINITY;
-      float highest = fmaxf(score0, score1);
-      highest = fmaxf(highest, __shfl_xor_sync(0xFFFFFFFFU, highest, 1));
-      highest = fmaxf(highest, __shfl_xor_sync(0xFFFFFFFFU, highest, 2));
-      const float next_peak = fmaxf(peak, highest);
-      const bool empty = next_peak == -INFINITY;  // the warp has had no key yet
-      const float correction = empty ? 1.0F : exp2f(peak - next_peak);
-      const float weight0 = empty ? 0.0F : exp2f(score0 - next_peak);
-      const float weight1 = empty ? 0.0F : exp2f(score1 - next_peak);
-      sum = sum * correction + weight0 + weight1;
-      const bool corrects = __any_sync(0xFFFFFFFFU, next_peak != peak) != 0;
-      peak = next_peak;
-      shared.weights[warp][2 * t][g] = weight0;
-      shared.weights[warp][2 * t + 1][g] = weight1;
-      if (t == 0) shared.corrections[warp][g] = correction;
+      const __nv_bfloat16* const rows = rows_of(next);
+      wait_for_copies<1>();  // all but the values
       __syncwarp();
-      if (corrects) {
-#pragma unroll
-        for (int h = 0; h < heads_of_block; ++h) {
-          const float factor = shared.corrections[warp][h];
-#pragma unroll
-          for (float& value : output[h]) value *= factor;
-        }
-      }
-#pragma unroll
-      for (int k = 0; k < warp_keys; ++k) {
-        const std::uint32_t words[4] = {values[k].x, values[k].y, values[k].z, values[k].w};
-#pragma unroll
-        for (int h = 0; h < heads_of_block; ++h) {
-          const float weight = shared.weights[warp][k][h];
-#pragma unroll
-          for (int i = 0; i < 4; ++i) {
-            output[h][2 * i] = fmaf(weight, __uint_as_float(words[i] << 16), output[h][2 * i]);
-            output[h][2 * i + 1] =
-                fmaf(weight, __uint_as_float(words[i] & 0xFFFF0000U), output[h][2 * i + 1]);
-          }
-        }
-      }
+      float2 scores = scores_of(keys, shared.queries);
       __syncwarp();
+      copy(keys, keys_offset, next, rows);
+      const int key = tile * tile_keys + warp * warp_keys + lane % 4 * 2;
+      if (key > position) scores.x = -INFINITY;
+      if (key + 1 > position) scores.y = -INFINITY;
+      const float2 weights = running.weigh(scores);
+      wait_for_copies<1>();  // all but the next keys
+      __syncwarp();
+      running.add(values, weights);
+      __syncwarp();
+      copy(values, values_offset, next, rows);
+      go_on(next);
     }
 
     // The warps' results become the block's, in the order of the warps.
+    float sum = running.sum;
     sum += __shfl_xor_sync(0xFFFFFFFFU, sum, 1);
     sum += __shfl_xor_sync(0xFFFFFFFFU, sum, 2);
-    if (t == 0) {
-      shared.peaks[warp][g] = peak;
-      shared.sums[warp][g] = sum;
+    if (OneSplit || split != first_split) __syncthreads();  // what lay here has been read
+    if (lane % 4 == 0) {
+      shared.peaks[warp][lane / 4] = running.peak;
+      shared.sums[warp][lane / 4] = sum;
     }
-#pragma unroll
-    for (int h = 0; h < heads_of_block; ++h) {
-      auto* out = reinterpret_cast<float4*>(shared.outputs[warp][h]) + 2 * lane;
-      out[0] = {output[h][0], output[h][1], output[h][2], output[h][3]};
-      out[1] = {output[h][4], output[h][5], output[h][6], output[h][7]};
-    }
+    running.store(shared.split.outputs[warp]);
     __syncthreads();
     const auto partial_of = [&](int h) {
       return state.partials +
@@ -323,7 +395,7 @@ __global__ __maxnreg__(168) void attention_kernel(DeviceLayer layer, DecodeState
       float value = 0;
 #pragma unroll
       for (int w = 0; w < warps; ++w)
-        value = fmaf(shared.factors[w][h], shared.outputs[w][h][threadIdx.x], value);
+        value = fmaf(shared.factors[w][h], shared.split.outputs[w][h][threadIdx.x], value);
       partial_of(h)[threadIdx.x] = value;
     }
   }
@@ -349,7 +421,8 @@ __global__ __launch_bounds__(head_dim) void merge_kernel(DecodeState state) {
       __ldcg(state.projected + static_cast<std::size_t>(row) * (2 * S.attention_dim() + 2 * S.kv_dim()) +
              (2 * head + 1) * head_dim + dim);
   // Many outputs are on their way while the splits' factors are made.
-  constexpr int together = 16;
+  constexpr int together = 33;
+  static_assert(attention_splits % together == 0);
   float outputs[together];
   const auto load = [&](int first) {
 #pragma unroll
@@ -386,21 +459,33 @@ __global__ __launch_bounds__(head_dim) void merge_kernel(DecodeState state) {
       __fdividef(value, total) * sigmoid(gate);
 }
 
+/// A row's splits go to `blocks` blocks for each KV head.
+template <class Model, bool OneSplit>
+void launch_attention(cudaStream_t stream, const DeviceLayer& layer, int attention_layer,
+                      const DecodeState& state, int rows, int blocks) {
+  constexpr Shape S = Model::shape;
+  launch_large(stream,
+               {dim3(static_cast<unsigned>(blocks), S.kv_heads, static_cast<unsigned>(rows)), threads,
+                sizeof(SharedMemory<OneSplit>)},
+               attention_kernel<Model, OneSplit>, layer, state, attention_layer);
+}
+
 }  // namespace
 
 template <class Model>
 void decode_attention(cudaStream_t stream, const DeviceLayer& layer, int attention_layer,
                       const DecodeState& state, int rows) {
   constexpr Shape S = Model::shape;
-  constexpr std::size_t shared = sizeof(SharedMemory);
   if (state.sequence)
     launch_large(stream, {dim3(static_cast<unsigned>(rows), S.kv_heads), 2 * warp_threads},
                  append_kernel<Model>, layer, state, attention_layer);
-  // As many blocks as for a row: an SM has room for one.
-  launch_large(stream,
-               {dim3(static_cast<unsigned>(attention_splits / rows), S.kv_heads, static_cast<unsigned>(rows)),
-                threads, shared},
-               attention_kernel<Model>, layer, state, attention_layer);
+  // Of a row alone each split has a block, which asks for so little memory that it begins beside the
+  // projection. Of many rows there are about as many blocks as of one: an SM has room for one.
+  if (rows > 1 && state.block_memory >= sizeof(SharedMemory<false>)) {
+    launch_attention<Model, false>(stream, layer, attention_layer, state, rows, attention_splits / rows);
+  } else {
+    launch_attention<Model, true>(stream, layer, attention_layer, state, rows, attention_splits);
+  }
   launch_large(stream,
                {dim3(S.attention_heads, static_cast<unsigned>(rows)), head_dim,
                 rows == 1 ? spread(0, SmShare::less) : 0},

@@ -1,4 +1,4 @@
-// PTX of the prefill mixers, one instruction a function.
+// PTX of the mixers, one instruction a function.
 #pragma once
 #include <cstdint>
 

@@ -27,6 +27,14 @@ __device__ inline void mma_16816_bf16(float (&d)[4], const std::uint32_t (&a)[4]
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
 
+/// D += A B: A 16 x 8 row-major, B 8 x 8 column-major, bfloat16.
+__device__ inline void mma_1688_bf16(float (&d)[4], std::uint32_t a0, std::uint32_t a1, std::uint32_t b) {
+  asm volatile(
+      "mma.sync.aligned.m16n8k8.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5}, {%6}, {%0,%1,%2,%3};"
+      : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+      : "r"(a0), "r"(a1), "r"(b));
+}
+
 /// D += A B: A 16 x 32 row-major, unsigned bytes; B 32 x 8 column-major, signed bytes; D 16 x 8 int.
 __device__ inline void mma_16832(int (&d)[4], const std::uint32_t (&a)[4], std::uint32_t b0,
                                  std::uint32_t b1) {
