@@ -1,5 +1,4 @@
-// Which rows of a step go to which expert: every block that needs the list makes it anew from the logits, so
-// that no kernel stands between the router and the experts.
+// Which rows of a step go to which expert: one block lists it for all others.
 #pragma once
 #include <cstdint>
 
@@ -8,13 +7,6 @@
 #include "cuda/linear.cuh"
 
 namespace calla::cuda {
-
-/// The groups of a step, those of an expert one behind the other, experts in ascending order.
-struct Groups {
-  ExpertGroup of[most_groups];
-  float shares[most_groups];  // of a pick
-  int count;
-};
 
 /// What a block of W warps needs to list them.
 template <int Experts, int W>
@@ -66,7 +58,7 @@ __device__ void choose_by_warp(const unsigned (&ordered)[Experts / warp_threads]
 }
 
 /// A warp chooses for a row, then a thread puts together the rows of an expert. Rows that do not run go to
-/// none. By a whole block; afterwards the scratch is free.
+/// none. By a whole block.
 template <int Experts, int W>
 __device__ void list_groups(const DecodeState& state, int rows, GroupScratch<Experts, W>& scratch,
                             Groups& groups) {
@@ -130,7 +122,13 @@ __device__ void list_groups(const DecodeState& state, int rows, GroupScratch<Exp
     groups.of[at] = group;
   }
   if (thread == Experts - 1) groups.count = end;
-  __syncthreads();
+}
+
+/// Brings the list into shared memory, by a whole block, which must meet afterwards.
+__device__ inline void fetch_groups(Groups& to, const Groups* from) {
+  constexpr int pieces = sizeof(Groups) / sizeof(int4);
+  for (int i = static_cast<int>(threadIdx.x); i < pieces; i += static_cast<int>(blockDim.x))
+    reinterpret_cast<int4*>(&to)[i] = __ldcg(reinterpret_cast<const int4*>(from) + i);
 }
 
 }  // namespace calla::cuda

@@ -19,6 +19,13 @@ struct alignas(8) ExpertGroup {
 };
 inline constexpr int most_groups = most_rows * Shape::experts_per_token;
 
+/// The groups of a step, those of an expert one behind the other, experts in ascending order.
+struct alignas(16) Groups {
+  ExpertGroup of[most_groups];
+  float shares[most_groups];  // of a pick
+  int count;
+};
+
 /// Of `total` things that `sharers` blocks have in even shares, one behind the other, where a block's begin;
 /// the next block's are where its own end.
 constexpr int first_of_share(int total, int sharers, int block) { return total * block / sharers; }

@@ -1,8 +1,9 @@
 // The experts of decode for more than four rows.
 //
-// Formula and rounding: decode_experts.cu. Four kernels: the router with the shared expert's first half; the
-// chosen experts' first halves, and their second halves, each once for up to four rows that go to the same
-// expert; the shared expert's second half with the sum of all. A row's sum is made in the order of a row
+// Formula and rounding: decode_experts.cu. Five kernels: the router with the shared expert's first half; the
+// list of the chosen experts, by one block, which is faster than by each of those that need it; the chosen
+// experts' first halves, and their second halves, each once for up to four rows that go to the same expert;
+// the shared expert's second half with the sum of all. A row's sum is made in the order of a row
 // alone: the chosen by their logits, each by the parts of its columns, then the shared expert. So the second
 // halves are stored part by part. Bytes moved in a layer of the 35B: 1.77 MB for each expert that a row goes
 // to, once (up to 102 of them are to be expected of 16 rows), and 4.2 MB of answers written and read, which
@@ -63,6 +64,18 @@ __global__ __launch_bounds__(RouterLayout<K>::threads,
       });
 }
 
+/// A warp has a row.
+template <int Experts>
+using ListScratch = GroupScratch<Experts, most_rows>;
+
+template <int Experts>
+__global__ __launch_bounds__(most_rows* warp_threads) void list_kernel(DecodeState state, int rows) {
+  extern __shared__ __align__(16) unsigned char raw[];
+  wait_for_predecessor();
+  release_successor();
+  list_groups(state, rows, *reinterpret_cast<ListScratch<Experts>*>(raw), *state.groups);
+}
+
 constexpr int gate_up_stages = 3;
 constexpr int down_stages = 3;
 // With this many blocks every SM of an H200 has two.
@@ -73,10 +86,7 @@ struct GateUpShared {
   static constexpr int warps = Model::shape.hidden / (tile_columns * groups_of_warp);
   static constexpr int outputs = tile_rows * group_rows;
   StagedPart<groups_of_warp> staged[gate_up_stages][warps];
-  union {
-    GroupScratch<Model::shape.experts, warps> scratch;
-    Activations<groups_of_warp, group_rows> parts[warps];
-  };
+  Activations<groups_of_warp, group_rows> parts[warps];
   float partials[2][warps][outputs];
   float squares[2][warps][group_rows];
   Groups groups;
@@ -85,7 +95,7 @@ struct GateUpShared {
 /// The first halves: blocks have even shares of the tiles of all groups.
 template <class Model>
 __global__ __launch_bounds__(GateUpShared<Model>::warps* warp_threads,
-                             2) void gate_up_many_kernel(DeviceLayer layer, DecodeState state, int rows) {
+                             2) void gate_up_many_kernel(DeviceLayer layer, DecodeState state) {
   constexpr int K = Model::shape.hidden;
   using Shared = GateUpShared<Model>;
   constexpr int warps = Shared::warps;
@@ -102,7 +112,8 @@ __global__ __launch_bounds__(GateUpShared<Model>::warps* warp_threads,
   wait_for_predecessor();
   release_successor();
 
-  list_groups(state, rows, shared.scratch, shared.groups);
+  fetch_groups(shared.groups, state.groups);
+  __syncthreads();
   const int count = shared.groups.count;
   const int first = first_of_share(count * tiles, static_cast<int>(gridDim.x), static_cast<int>(blockIdx.x));
   const int last =
@@ -165,10 +176,7 @@ template <class Model>
 struct DownManyShared {
   static constexpr int groups_of_part = DownParts<Model::shape.expert_hidden>::groups_of_part;
   StagedPart<groups_of_part> staged[down_stages][down_warps];
-  union {
-    GroupScratch<Model::shape.experts, down_warps> scratch;
-    Activations<groups_of_part, group_rows> parts[down_warps];
-  };
+  Activations<groups_of_part, group_rows> parts[down_warps];
   Groups groups;
 };
 
@@ -176,7 +184,7 @@ struct DownManyShared {
 /// What they are is known, and their weights are on their way, before the predecessor ends.
 template <class Model>
 __global__ __launch_bounds__(down_warps* warp_threads, 2) void down_many_kernel(DeviceLayer layer,
-                                                                                DecodeState state, int rows) {
+                                                                                DecodeState state) {
   constexpr Shape S = Model::shape;
   constexpr int K = S.expert_hidden;
   using P = DownParts<K>;
@@ -191,7 +199,8 @@ __global__ __launch_bounds__(down_warps* warp_threads, 2) void down_many_kernel(
   const int part = warp % P::warps;
   const int tile_of_step = warp / P::warps;
 
-  list_groups(state, rows, shared.scratch, shared.groups);
+  fetch_groups(shared.groups, state.groups);
+  __syncthreads();
   const int count = shared.groups.count;
   const int first = first_of_share(count * steps, static_cast<int>(gridDim.x), static_cast<int>(blockIdx.x));
   const int last =
@@ -336,11 +345,13 @@ void many_experts(cudaStream_t stream, const DeviceLayer& layer, const DecodeSta
                {dim3(router_blocks, static_cast<unsigned>((rows + router_rows - 1) / router_rows)),
                 Router::threads, sizeof(typename Router::Shared)},
                router_many_kernel<S.hidden, S.experts>, layer, state, rows);
+  launch_large(stream, {dim3(1), most_rows * warp_threads, sizeof(ListScratch<S.experts>)},
+               list_kernel<S.experts>, state, rows);
   using GateUp = GateUpShared<Model>;
   launch_large(stream, {dim3(group_blocks), GateUp::warps * warp_threads, sizeof(GateUp)},
-               gate_up_many_kernel<Model>, layer, state, rows);
+               gate_up_many_kernel<Model>, layer, state);
   launch_large(stream, {dim3(group_blocks), down_warps * warp_threads, sizeof(DownManyShared<Model>)},
-               down_many_kernel<Model>, layer, state, rows);
+               down_many_kernel<Model>, layer, state);
   using Combine = CombineShared<Model>;
   launch_large(stream, {dim3(S.hidden / tile_rows), Combine::warps * warp_threads, sizeof(Combine)},
                combine_many_kernel<Model>, layer, state, rows);

@@ -199,6 +199,7 @@ void in_turns(int rows, Launch launch) {
 template <class Launch>
 void with_rows(int rows, Launch launch) {
   if (rows == 1) return launch(std::integral_constant<int, 1>());
+  if (rows == 2) return launch(std::integral_constant<int, 2>());
   launch(std::integral_constant<int, few_rows>());
 }
 

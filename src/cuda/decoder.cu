@@ -44,7 +44,9 @@ std::size_t workspace_floats(const Shape& shape) {
 
 }  // namespace
 
-std::size_t decoder_bytes(const Shape& shape) { return workspace_floats(shape) * sizeof(float); }
+std::size_t decoder_bytes(const Shape& shape) {
+  return workspace_floats(shape) * sizeof(float) + sizeof(Groups);
+}
 
 template <class Model>
 Decoder<Model>::Decoder(const DeviceWeights& weights, const Sequences& sequences, int* positions,
@@ -53,6 +55,7 @@ Decoder<Model>::Decoder(const DeviceWeights& weights, const Sequences& sequences
       stream_(stream),
       given_(1),
       active_(most_rows),
+      groups_(1),
       workspace_(workspace_floats(Model::shape)) {
   // Rows that have never run hold numbers, too.
   const auto clear = [&](const auto& array) {
@@ -61,6 +64,7 @@ Decoder<Model>::Decoder(const DeviceWeights& weights, const Sequences& sequences
   clear(workspace_);
   clear(given_);
   clear(active_);
+  clear(groups_);
   float* at = workspace_.data();
   visit_workspace(Model::shape, [&](float* DecodeState::*array, int columns) {
     constexpr std::size_t line = 32;
@@ -71,6 +75,7 @@ Decoder<Model>::Decoder(const DeviceWeights& weights, const Sequences& sequences
   state_.slots = slots();
   state_.active = active_.data();
   state_.tokens = tokens();
+  state_.groups = groups_.data();
   state_.behind = given_.data()->behind;
   state_.positions = positions;
   state_.pages = sequences.page_tables();

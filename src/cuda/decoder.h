@@ -61,6 +61,7 @@ class Decoder {
   Draw draw_;
   DeviceArray<GivenRows> given_;
   DeviceArray<int> active_;
+  DeviceArray<Groups> groups_;
   DeviceArray<float> workspace_;
   DecodeState state_;
   static constexpr std::array<int, 5> row_counts{1, 2, 4, 8, most_rows};

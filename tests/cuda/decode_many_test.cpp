@@ -129,6 +129,7 @@ struct Step {
   DeviceArray<float> shared = poisoned<float>(size(most_rows * S.shared_expert_hidden));
   DeviceArray<float> answers = poisoned<float>(size(most_rows * answer_columns<S>()));
   DeviceArray<float> logits = poisoned<float>(size(most_rows * S.vocabulary));
+  DeviceArray<Groups> groups = poisoned<Groups>(1);
   DecodeState state;
 
   Step(const Inputs& all, const std::vector<int>& chosen, const std::vector<int>& idle = {},
@@ -160,6 +161,7 @@ struct Step {
     state.inner = inner.data();
     state.shared = shared.data();
     state.answers = answers.data();
+    state.groups = groups.data();
     state.logits = logits.data();
     check(cudaDeviceSynchronize(), "filling memory");
   }
