@@ -127,7 +127,7 @@ Outputs<S> run(const Inputs<S>& in, int piece, AttentionKernel kernel) {
 AttentionRow turned_at(int position, const __half* x, const std::vector<float>& gain) {
   AttentionRow row{};
   std::transform(x, x + dim, row.begin(), [](__half value) { return __half2float(value); });
-  constexpr double half = Shape::rotary_dim / 2;
+  constexpr std::size_t half = Shape::rotary_dim / 2;
   return normed_and_turned(row, gain, [&](std::size_t j) {
     const double angle = position * std::pow(rope_theta, -static_cast<double>(j) / half);
     return std::pair(std::cos(angle), std::sin(angle));
