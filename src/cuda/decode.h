@@ -57,7 +57,7 @@ struct DecodeState {
   float* inner = nullptr;     // [most_rows][8][expert_hidden]
   float* shared = nullptr;    // [most_rows][shared_expert_hidden]
   // Of steps with more than four rows
-  Groups* groups = nullptr;
+  Groups* groups = nullptr;  // which rows go to which expert
   float* answers = nullptr;  // [most_rows][8][parts of a down projection's columns][hidden]
 };
 

@@ -8,13 +8,14 @@
 
 namespace calla::cuda {
 
-/// What a block of W warps needs to list them.
-template <int Experts, int W>
+/// What the block that lists them, a warp a row, has in shared memory.
+template <int Experts>
 struct GroupScratch {
-  static_assert(Experts % warp_threads == 0 && Experts <= W * warp_threads, "a thread has an expert");
+  static constexpr int threads = most_rows * warp_threads;
+  static_assert(Experts % warp_threads == 0 && Experts <= threads, "a thread has an expert");
   static constexpr int expert_warps = Experts / warp_threads;
   Choice chosen[most_rows];
-  unsigned long long candidates[W][Experts];
+  unsigned long long candidates[most_rows][Experts];
   unsigned rows_of[Experts];  // bit r: row r
   std::uint8_t pick_of[Experts][most_rows];
   int counts[expert_warps];
@@ -59,33 +60,23 @@ __device__ void choose_by_warp(const unsigned (&ordered)[Experts / warp_threads]
 
 /// A warp chooses for a row, then a thread puts together the rows of an expert. Rows that do not run go to
 /// none. By a whole block.
-template <int Experts, int W>
-__device__ void list_groups(const DecodeState& state, int rows, GroupScratch<Experts, W>& scratch,
+template <int Experts>
+__device__ void list_groups(const DecodeState& state, int rows, GroupScratch<Experts>& scratch,
                             Groups& groups) {
   const int thread = static_cast<int>(threadIdx.x);
   const int warp = warp_id();
   if (thread < Experts) scratch.rows_of[thread] = 0;
   // All that a warp will ask for is on its way at once.
-  constexpr int rounds = (most_rows + W - 1) / W;
-  constexpr int parts = Experts / warp_threads;
-  unsigned ordered[rounds][parts];
-  int slots[rounds];
-  int active[rounds];
+  const int read = min(warp, rows - 1);  // rows behind the last are read as the last
+  const int slot = state.slots[read];
+  const int active = state.active[read];
+  unsigned ordered[Experts / warp_threads];
 #pragma unroll
-  for (int i = 0; i < rounds; ++i) {
-    const int row = min(warp + i * W, rows - 1);
-    slots[i] = state.slots[row];
-    active[i] = state.active[row];
-#pragma unroll
-    for (int p = 0; p < parts; ++p)
-      ordered[i][p] = ordered_bits(__ldcg(state.router + row * (Experts + 1) + p * warp_threads + lane_id()));
-  }
+  for (int p = 0; p < Experts / warp_threads; ++p)
+    ordered[p] = ordered_bits(__ldcg(state.router + read * (Experts + 1) + p * warp_threads + lane_id()));
   __syncthreads();
-#pragma unroll
-  for (int i = 0; i < rounds; ++i) {
-    const int row = warp + i * W;
-    if (row >= rows || slots[i] < 0 || active[i] == 0) continue;
-    choose_by_warp<Experts>(ordered[i], scratch.candidates[warp], scratch.chosen[row]);
+  if (const int row = warp; row < rows && slot >= 0 && active != 0) {
+    choose_by_warp<Experts>(ordered, scratch.candidates[row], scratch.chosen[row]);
     if (lane_id() < top) {
       const int pick = row * top + lane_id();
       const int expert = scratch.chosen[row].experts[lane_id()];
@@ -103,7 +94,7 @@ __device__ void list_groups(const DecodeState& state, int rows, GroupScratch<Exp
     const int before = __shfl_up_sync(0xFFFFFFFFU, end, distance);
     if (lane_id() >= distance) end += before;
   }
-  constexpr int expert_warps = GroupScratch<Experts, W>::expert_warps;
+  constexpr int expert_warps = GroupScratch<Experts>::expert_warps;
   if (warp < expert_warps && lane_id() == warp_threads - 1) scratch.counts[warp] = end;
   __syncthreads();
 #pragma unroll

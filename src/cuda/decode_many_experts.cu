@@ -3,11 +3,11 @@
 // Formula and rounding: decode_experts.cu. Five kernels: the router with the shared expert's first half; the
 // list of the chosen experts, by one block, which is faster than by each of those that need it; the chosen
 // experts' first halves, and their second halves, each once for up to four rows that go to the same expert;
-// the shared expert's second half with the sum of all. A row's sum is made in the order of a row
-// alone: the chosen by their logits, each by the parts of its columns, then the shared expert. So the second
-// halves are stored part by part. Bytes moved in a layer of the 35B: 1.77 MB for each expert that a row goes
-// to, once (up to 102 of them are to be expected of 16 rows), and 4.2 MB of answers written and read, which
-// stay in the second-level cache. Bound by the experts' weights.
+// the shared expert's second half with the sum of all. A row's sum is made in the order of a row alone: the
+// chosen by their logits, each by the parts of its columns, then the shared expert. So the second halves are
+// stored part by part. Bytes moved in a layer of the 35B: 1.77 MB for each expert that a row goes to, once
+// (up to 102 of them are to be expected of 16 rows), and 4.2 MB of answers written and read, which stay in
+// the second-level cache. Bound by the experts' weights.
 #include <cuda_runtime.h>
 
 #include "cuda/decode_choice.cuh"
@@ -64,16 +64,12 @@ __global__ __launch_bounds__(RouterLayout<K>::threads,
       });
 }
 
-/// A warp has a row.
 template <int Experts>
-using ListScratch = GroupScratch<Experts, most_rows>;
-
-template <int Experts>
-__global__ __launch_bounds__(most_rows* warp_threads) void list_kernel(DecodeState state, int rows) {
+__global__ __launch_bounds__(GroupScratch<Experts>::threads) void list_kernel(DecodeState state, int rows) {
   extern __shared__ __align__(16) unsigned char raw[];
   wait_for_predecessor();
   release_successor();
-  list_groups(state, rows, *reinterpret_cast<ListScratch<Experts>*>(raw), *state.groups);
+  list_groups(state, rows, *reinterpret_cast<GroupScratch<Experts>*>(raw), *state.groups);
 }
 
 constexpr int gate_up_stages = 3;
@@ -345,8 +341,8 @@ void many_experts(cudaStream_t stream, const DeviceLayer& layer, const DecodeSta
                {dim3(router_blocks, static_cast<unsigned>((rows + router_rows - 1) / router_rows)),
                 Router::threads, sizeof(typename Router::Shared)},
                router_many_kernel<S.hidden, S.experts>, layer, state, rows);
-  launch_large(stream, {dim3(1), most_rows * warp_threads, sizeof(ListScratch<S.experts>)},
-               list_kernel<S.experts>, state, rows);
+  using List = GroupScratch<S.experts>;
+  launch_large(stream, {dim3(1), List::threads, sizeof(List)}, list_kernel<S.experts>, state, rows);
   using GateUp = GateUpShared<Model>;
   launch_large(stream, {dim3(group_blocks), GateUp::warps * warp_threads, sizeof(GateUp)},
                gate_up_many_kernel<Model>, layer, state);
