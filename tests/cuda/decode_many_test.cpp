@@ -18,8 +18,8 @@
 
 #include "cuda/arrays.h"
 #include "cuda/decode.h"
+#include "cuda/decode_support.h"
 #include "cuda/gemm_matrices.h"
-#include "cuda/launch.h"
 #include "cuda/mixer_references.h"
 #include "cuda/mixer_support.h"
 #include "cuda/model_types.h"
@@ -32,14 +32,6 @@ constexpr int top = Shape::experts_per_token;
 template <class Model>
 class DecodeMany : public testing::Test {};
 TYPED_TEST_SUITE(DecodeMany, Models, ModelNames);
-
-std::size_t size(int extent) { return static_cast<std::size_t>(extent); }
-
-/// Steps are launched as the program does it: as a chain in a stream of their own.
-cudaStream_t stream() {
-  static const Stream only = make_stream();
-  return only.get();
-}
 
 /// A layer and a head of random weights.
 template <class Model>
@@ -177,9 +169,12 @@ std::vector<int> first_rows(int count) {
   return rows;
 }
 
+enum class Kind { project, output_of_delta, output_of_attention, experts, head };
+
 /// What a stage gives for a row, [columns] of the array it writes.
 template <class Model>
 struct Stage {
+  Kind kind;
   const char* name;
   std::function<void(const DecodeState&, int rows)> run;
   std::function<std::vector<float>(const Step<Model>&, int row)> result;
@@ -199,21 +194,21 @@ std::vector<Stage<Model>> stages() {
     };
   };
   return {
-      {"project",
+      {Kind::project, "project",
        [](const DecodeState& state, int rows) {
          decode_project<Model>(stream(), layer<Model>().layer, state, rows);
        },
        [](const Step<Model>& step, int row) {
          return step.row_of(step.projected, row, projected_columns<Model::shape>());
        }},
-      {"output of DeltaNet", output(false), x, Model::shape.delta_value_dim()},
-      {"output of attention", output(true), x, Model::shape.attention_dim()},
-      {"experts",
+      {Kind::output_of_delta, "output of DeltaNet", output(false), x, Model::shape.delta_value_dim()},
+      {Kind::output_of_attention, "output of attention", output(true), x, Model::shape.attention_dim()},
+      {Kind::experts, "experts",
        [](const DecodeState& state, int rows) {
          decode_experts<Model>(stream(), layer<Model>().layer, state, rows);
        },
        x},
-      {"head",
+      {Kind::head, "head",
        [](const DecodeState& state, int rows) {
          decode_head<Model>(stream(), layer<Model>().weights, state, rows);
        },
@@ -395,20 +390,20 @@ TYPED_TEST(DecodeMany, ProjectionsAsInDouble) {
     return std::inner_product(weights.begin(), weights.end(), x.begin(), 0.0);
   };
   for (const Stage<Model>& stage : stages<Model>()) {
-    const std::string name = stage.name;
-    if (name == "experts") continue;
+    if (stage.kind == Kind::experts) continue;
+    const bool of_delta = stage.kind == Kind::output_of_delta;
+    const bool out = of_delta || stage.kind == Kind::output_of_attention;
+    const RandomMatrices& matrix = !out ? w.in : of_delta ? w.out_delta : w.out_attention;
     for (const int rows : {1, 3, 16}) {
       const Step<Model> step(all, first_rows(rows), {}, stage.mixed_width);
       stage.run(step.state, rows);
       const int row = rows - 1;
       const std::vector<float>& x = all.x[size(row)];
       const std::vector<float> got = stage.result(step, row);
-      const bool out = name.starts_with("output");
-      const RandomMatrices& matrix = !out ? w.in : name.ends_with("DeltaNet") ? w.out_delta : w.out_attention;
       std::vector<double> activations = normed_by(w.gain, x);
       if (out) {
         activations.assign(all.mixed[size(row)].begin(), all.mixed[size(row)].begin() + matrix.columns);
-        if (name.ends_with("DeltaNet")) {
+        if (of_delta) {
           for (std::size_t i = 0; i < activations.size(); ++i) {
             const float* const squares = all.squares[size(row)].data() + i / Shape::delta_head_dim * 4;
             const double sum = double{squares[0]} + squares[1] + squares[2] + squares[3];
@@ -422,7 +417,7 @@ TYPED_TEST(DecodeMany, ProjectionsAsInDouble) {
         error.add(got[size(i)] - residual, product(matrix, activations, i));
       }
       // Activations of 22 bits, sums of float32, and with a residual its rounding.
-      EXPECT_LT(error.value(), 1e-5) << name << ", " << rows << " rows";
+      EXPECT_LT(error.value(), 1e-5) << stage.name << ", " << rows << " rows";
     }
   }
 }

@@ -12,7 +12,7 @@
 
 #include "cuda/arrays.h"
 #include "cuda/decode.h"
-#include "cuda/launch.h"
+#include "cuda/decode_support.h"
 #include "cuda/mixer_references.h"
 #include "cuda/mixer_support.h"
 #include "cuda/model_types.h"
@@ -23,13 +23,6 @@ namespace {
 template <class Model>
 class DecodeMixers : public testing::Test {};
 TYPED_TEST_SUITE(DecodeMixers, Models, ModelNames);
-
-std::size_t size(int extent) { return static_cast<std::size_t>(extent); }
-
-cudaStream_t stream() {
-  static const Stream only = make_stream();
-  return only.get();
-}
 
 /// What a step of a sequence's rows is told, the sequence being in slot 1.
 struct Rows {
