@@ -23,3 +23,4 @@ $calla eval tests/data/held_out.jsonl --backend cuda --synthetic 35b:4 --against
 echo "== Speed"
 $calla bench --backend cuda --synthetic 35b --contexts 1,4,16,17,64 --steps 32 --rounds 3
 $calla bench --backend cuda --synthetic 35b --contexts 512,4096,8192,32768,131072 --steps 128 --rounds 2
+$calla bench --backend cuda --synthetic 35b --contexts 1024 --batch 16 --steps 64 --rounds 2
